@@ -1,0 +1,1 @@
+//! Workloads and comparisons with peers.

@@ -1,0 +1,2 @@
+//! The `ramfold` command.
+fn main() {}

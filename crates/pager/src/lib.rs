@@ -1,0 +1,5 @@
+//! Process memory over the store.
+
+mod pager;
+
+pub use pager::{Advice, Config, Host, MapError, Mode, Pager, Prot, SetupError};

@@ -1,0 +1,1 @@
+//! The library that `ramfold run` puts into programs.
