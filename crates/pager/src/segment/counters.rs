@@ -1,0 +1,270 @@
+//! What is counted: charges against the limit, gauges of each process, counters and fault latencies of all.
+//!
+//! Counters and latencies belong to the run, so a process that dies loses nothing. Gauges belong to a slot, so
+//! that what a dead process had can be taken off.
+
+use super::{Segment, Slot, SlotId};
+use std::sync::atomic::Ordering;
+
+/// Buckets in a power of two of the fault-latency histogram.
+const SUB_BUCKETS: usize = 8;
+pub(super) const BUCKETS: usize = 64 * SUB_BUCKETS;
+
+macro_rules! named {
+    ($(#[$meta:meta])* $kind:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(usize)]
+        pub enum $kind { $($(#[$doc])* $variant,)+ }
+
+        impl $kind {
+            /// All of them, in the order of the segment.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The name under which it is reported.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+        }
+    };
+}
+
+named! {
+    /// What only grows. Counted over all processes of the run, living and dead.
+    Counter {
+        /// Processes that were managed.
+        Processes = "processes",
+        /// Faults that the pager resolved.
+        Faults = "faults",
+        /// Faults on pages that had been evicted.
+        Refaults = "refaults",
+        /// Pages that were taken away from a process and stored.
+        EvictedPages = "evicted_pages",
+        /// Loads from the store.
+        Loads = "loads",
+        /// Stores.
+        Stores = "stores",
+        /// Entries that were invalidated.
+        Invalidates = "invalidates",
+        /// Loads that found nothing.
+        Misses = "misses",
+        /// Pages that went from the pool to the swap file.
+        WrittenBackPages = "written_back_pages",
+        /// Bytes written to the swap file.
+        WritebackBytes = "writeback_bytes",
+        /// Loads that were served by the swap file.
+        TierLoads = "tier_loads",
+        /// Stores that found the pool at its limit, or above the accept threshold after it was full.
+        PoolLimitHit = "pool_limit_hit",
+        /// Stores refused because nothing could be written back.
+        RejectReclaimFail = "reject_reclaim_fail",
+        /// Stores refused because the zpool had no memory.
+        RejectAllocFail = "reject_alloc_fail",
+        /// Stores refused because there was no memory for the entry.
+        RejectMetaFail = "reject_meta_fail",
+        /// Stores refused because the codec failed.
+        RejectCompressFail = "reject_compress_fail",
+        /// Stores refused because the page did not compress well enough.
+        RejectCompressPoor = "reject_compress_poor",
+        /// Loads that failed because the bytes could not be decompressed.
+        DecompressFail = "decompress_fail",
+        /// Loads that failed because the page is not the one that was stored.
+        ChecksumFail = "checksum_fail",
+    }
+}
+
+named! {
+    /// What a process has now. The first three are charged against the limit.
+    Gauge {
+        /// Bytes of resident managed pages.
+        Resident = "resident_bytes",
+        /// Bytes of pool memory.
+        Pool = "pool_total_size",
+        /// Bytes that ramfold itself uses: tables, index, buffers, stacks.
+        Own = "own_bytes",
+        /// Pages in the store.
+        StoredPages = "stored_pages",
+        /// Their bytes before compression.
+        OrigDataSize = "orig_data_size",
+        /// Their bytes after compression.
+        ComprDataSize = "compr_data_size",
+        /// Pages stored as one repeated word.
+        SameFilledPages = "same_filled_pages",
+        /// Pages that share another's pool memory.
+        DuplicatePages = "duplicate_pages",
+        /// Pages stored as they are, because they did not compress.
+        StoredIncompressiblePages = "stored_incompressible_pages",
+    }
+}
+
+pub(super) const COUNTERS: usize = Counter::ALL.len();
+pub(super) const GAUGES: usize = Gauge::ALL.len();
+
+impl Gauge {
+    /// Whether it counts against the limit.
+    #[must_use]
+    pub fn is_charged(self) -> bool {
+        matches!(self, Self::Resident | Self::Pool | Self::Own)
+    }
+}
+
+/// Charges and gauges.
+impl Segment {
+    /// Bytes charged now: resident pages, pool and ramfold's own memory of all processes.
+    #[must_use]
+    pub fn in_use(&self) -> u64 {
+        self.header().in_use.load(Ordering::Relaxed)
+    }
+
+    /// The highest value of [`Segment::in_use`] so far.
+    #[must_use]
+    pub fn peak(&self) -> u64 {
+        self.header().peak.load(Ordering::Relaxed)
+    }
+
+    /// Adds to a gauge; a charged one may pass the limit: who charges looks at [`Segment::in_use`] and evicts.
+    pub fn charge(&self, slot: SlotId, gauge: Gauge, amount: u64) {
+        if gauge.is_charged() {
+            let now = self.header().in_use.fetch_add(amount, Ordering::Relaxed).wrapping_add(amount);
+            self.header().peak.fetch_max(now, Ordering::Relaxed);
+        }
+        self.slots()[slot.0].gauges[gauge as usize].fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// Adds to a charged gauge if the sum stays within the limit, and says whether it did.
+    #[must_use]
+    pub fn try_charge(&self, slot: SlotId, gauge: Gauge, amount: u64) -> bool {
+        let limit = self.limit();
+        let fits = |now: u64| now.checked_add(amount).filter(|sum| *sum <= limit);
+        let Ok(before) = self.header().in_use.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) else {
+            return false;
+        };
+        self.header().peak.fetch_max(before + amount, Ordering::Relaxed);
+        self.slots()[slot.0].gauges[gauge as usize].fetch_add(amount, Ordering::Relaxed);
+        true
+    }
+
+    /// Takes from a gauge what was charged to it.
+    pub fn uncharge(&self, slot: SlotId, gauge: Gauge, amount: u64) {
+        self.slots()[slot.0].gauges[gauge as usize].fetch_sub(amount, Ordering::Relaxed);
+        if gauge.is_charged() {
+            self.header().in_use.fetch_sub(amount, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets a gauge, and moves the charge by the difference. For gauges that one place in the process sets.
+    pub fn publish(&self, slot: SlotId, gauge: Gauge, value: u64) {
+        let old = self.slots()[slot.0].gauges[gauge as usize].swap(value, Ordering::Relaxed);
+        if gauge.is_charged() {
+            let change = value.wrapping_sub(old);
+            let now = self.header().in_use.fetch_add(change, Ordering::Relaxed).wrapping_add(change);
+            self.header().peak.fetch_max(now, Ordering::Relaxed);
+        }
+    }
+
+    /// A gauge of one process.
+    #[must_use]
+    pub fn gauge(&self, slot: SlotId, gauge: Gauge) -> u64 {
+        self.slots()[slot.0].gauges[gauge as usize].load(Ordering::Relaxed)
+    }
+
+    /// A gauge's sum over all living processes.
+    #[must_use]
+    pub fn gauge_sum(&self, gauge: Gauge) -> u64 {
+        let of = |slot: &Slot| slot.gauges[gauge as usize].load(Ordering::Relaxed);
+        self.used_slots().iter().map(of).fold(0, u64::wrapping_add)
+    }
+
+    /// Processes that are managed now.
+    #[must_use]
+    pub fn living(&self) -> usize {
+        self.used_slots().iter().filter(|slot| slot.pid.load(Ordering::Relaxed) != 0).count()
+    }
+}
+
+/// Counters and fault latencies.
+impl Segment {
+    /// Counts.
+    pub fn add(&self, counter: Counter, amount: u64) {
+        self.header().counters[counter as usize].fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// What was counted in all processes so far.
+    #[must_use]
+    pub fn total(&self, counter: Counter) -> u64 {
+        self.header().counters[counter as usize].load(Ordering::Relaxed)
+    }
+
+    /// Records how long a fault took to resolve, in nanoseconds. Does not count it.
+    pub fn record_fault_ns(&self, ns: u64) {
+        self.header().fault_buckets[bucket(ns)].fetch_add(1, Ordering::Relaxed);
+        self.header().fault_max_ns.fetch_max(ns, Ordering::Relaxed);
+    }
+
+    /// The longest fault, in nanoseconds.
+    #[must_use]
+    pub fn fault_max_ns(&self) -> u64 {
+        self.header().fault_max_ns.load(Ordering::Relaxed)
+    }
+
+    /// The time in nanoseconds within which the share `quantile` (0 to 1) of the faults was resolved, to an
+    /// eighth of its power of two. 0 if there were none.
+    #[must_use]
+    pub fn fault_quantile_ns(&self, quantile: f64) -> u64 {
+        let counts: Vec<u64> =
+            self.header().fault_buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
+        let total: u64 = counts.iter().sum();
+        let mut seen = 0;
+        for (index, count) in counts.iter().enumerate() {
+            seen += count;
+            if *count > 0 && seen as f64 >= quantile * total as f64 {
+                return bucket_end(index).min(self.fault_max_ns());
+            }
+        }
+        0
+    }
+}
+
+/// The bucket of a duration: eight to a power of two.
+fn bucket(ns: u64) -> usize {
+    let power = ns.max(SUB_BUCKETS as u64).ilog2();
+    let sub = usize::try_from(ns >> (power - SUB_BUCKETS.ilog2())).unwrap_or(0) % SUB_BUCKETS;
+    if ns < SUB_BUCKETS as u64 { sub } else { power as usize * SUB_BUCKETS + sub }
+}
+
+/// The largest duration in a bucket.
+fn bucket_end(index: usize) -> u64 {
+    if index < SUB_BUCKETS {
+        return index as u64;
+    }
+    let (power, sub) = (index / SUB_BUCKETS, index % SUB_BUCKETS);
+    let width = 1u128 << (power - SUB_BUCKETS.ilog2() as usize);
+    u64::try_from((1u128 << power) + (sub as u128 + 1) * width - 1).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::segment;
+    use super::*;
+
+    #[test]
+    fn buckets_cover_every_duration() {
+        for ns in (0..70).map(|power| (1u128 << power) - 1).chain(0..3000) {
+            let ns = u64::try_from(ns).unwrap_or(u64::MAX);
+            let end = bucket_end(bucket(ns));
+            assert!(end >= ns && (end as f64) <= ns as f64 * 1.125 + 1.0, "{ns} ends at {end}");
+        }
+    }
+
+    #[test]
+    fn quantiles_come_from_what_was_recorded() {
+        let (_fd, segment) = segment(0);
+        assert_eq!(segment.fault_quantile_ns(0.5), 0);
+        for ns in 1..=1000 {
+            segment.record_fault_ns(ns);
+        }
+        assert!((500..=563).contains(&segment.fault_quantile_ns(0.5)));
+        assert_eq!((segment.fault_quantile_ns(1.0), segment.fault_max_ns()), (1000, 1000));
+    }
+}

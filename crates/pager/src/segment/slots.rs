@@ -1,0 +1,212 @@
+//! Slots: which processes are managed, and what comes back when one of them ends without saying so.
+
+use super::{BUSY, Counter, Gauge, Segment, SlotId, extents::extent_number};
+use std::io;
+use std::sync::atomic::Ordering;
+
+/// What tells one program image in one process from all others: `pid`, start time, and where its stack began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    pid: u32,
+    start_time: u64,
+    /// 0 if this process may not see it.
+    start_stack: u64,
+}
+
+impl Identity {
+    /// Of the process `who` (a number, or `self`), from the `/proc` that is mounted here.
+    fn of(who: &str) -> Option<Self> {
+        let stat = std::fs::read(format!("/proc/{who}/stat")).ok()?;
+        // `PID (name) STATE ...`, and the name may hold anything: the rest begins with field 3 of proc_pid_stat(5).
+        let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+        let pid = std::str::from_utf8(stat.split(|byte| *byte == b' ').next()?).ok()?.parse().ok()?;
+        let rest = std::str::from_utf8(stat.get(name_end + 2..)?).ok()?;
+        let field = |number: usize| rest.split(' ').nth(number - 3)?.parse::<u64>().ok();
+        if rest.starts_with(['Z', 'X']) {
+            return None;
+        }
+        Some(Self { pid, start_time: field(22)?, start_stack: field(28)? })
+    }
+
+    /// Whether a slot with `self` belongs to the process that is now `other`.
+    fn is(&self, other: &Self) -> bool {
+        let same_image =
+            self.start_stack == other.start_stack || self.start_stack == 0 || other.start_stack == 0;
+        self.pid == other.pid && self.start_time == other.start_time && same_image
+    }
+}
+
+/// Slots.
+impl Segment {
+    /// Takes a slot for the calling process. A slot that it left behind before an `exec` is released.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read, or [`MAX_PROCESSES`] are managed already.
+    pub fn attach(&self, discard: &dyn Fn(u32)) -> io::Result<SlotId> {
+        let own = Identity::of("self").ok_or_else(|| io::Error::other("/proc/self/stat cannot be read"))?;
+        self.release_stale(own.pid, discard);
+        let slot = self.claim(own)?;
+        self.add(Counter::Processes, 1);
+        Ok(slot)
+    }
+
+    /// Releases slots that process `pid` left behind before an `exec`: to be called by the new program before
+    /// it attaches, since its old memory is gone and its charge is not.
+    pub fn release_stale(&self, pid: u32, discard: &dyn Fn(u32)) {
+        for (index, slot) in self.used_slots().iter().enumerate() {
+            if slot.pid.load(Ordering::Acquire) == pid {
+                self.release_owned(SlotId(index), pid, discard);
+            }
+        }
+    }
+
+    fn claim(&self, owner: Identity) -> io::Result<SlotId> {
+        for (index, slot) in self.slots().iter().enumerate() {
+            if slot.pid.compare_exchange(0, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                slot.start_time.store(owner.start_time, Ordering::Relaxed);
+                slot.start_stack.store(owner.start_stack, Ordering::Relaxed);
+                // MAX_PROCESSES fits.
+                self.header()
+                    .slots_used
+                    .fetch_max(u32::try_from(index + 1).unwrap_or(u32::MAX), Ordering::Release);
+                slot.pid.store(owner.pid, Ordering::Release);
+                return Ok(SlotId(index));
+            }
+        }
+        Err(io::Error::other("too many managed processes"))
+    }
+
+    /// Before a fork: takes a slot for the child and a count on every extent that `parent` holds, so that what
+    /// the child will inherit stays readable whatever the parent does. The slot is under the parent's name until
+    /// [`Segment::adopt`]; after a failed fork the parent releases it.
+    ///
+    /// # Errors
+    /// As [`Segment::attach`].
+    pub fn prepare_child(&self, parent: SlotId) -> io::Result<SlotId> {
+        let of = &self.slots()[parent.0];
+        let child = self.claim(Identity {
+            pid: of.pid.load(Ordering::Relaxed),
+            start_time: of.start_time.load(Ordering::Relaxed),
+            start_stack: of.start_stack.load(Ordering::Relaxed),
+        })?;
+        for (index, word) in self.held(parent).iter().enumerate() {
+            let bits = word.load(Ordering::Relaxed);
+            for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
+                self.refs()[index * 64 + bit].fetch_add(1, Ordering::Relaxed);
+            }
+            self.held(child)[index].store(bits, Ordering::Relaxed);
+        }
+        Ok(child)
+    }
+
+    /// In the forked child: makes the prepared slot its own.
+    ///
+    /// # Errors
+    /// The parent ended meanwhile and the slot was reaped: what the child inherited can no longer be read.
+    pub fn adopt(&self, child: SlotId) -> io::Result<()> {
+        let own = Identity::of("self").ok_or_else(|| io::Error::other("/proc/self/stat cannot be read"))?;
+        let slot = &self.slots()[child.0];
+        let parent = slot.pid.load(Ordering::Acquire);
+        let taken = slot.pid.compare_exchange(parent, BUSY, Ordering::AcqRel, Ordering::Relaxed);
+        if parent == 0 || parent == BUSY || taken.is_err() {
+            return Err(io::Error::other("the process that forked this one ended meanwhile"));
+        }
+        slot.start_time.store(own.start_time, Ordering::Relaxed);
+        slot.start_stack.store(own.start_stack, Ordering::Relaxed);
+        slot.pid.store(own.pid, Ordering::Release);
+        self.add(Counter::Processes, 1);
+        Ok(())
+    }
+
+    /// Gives back a slot: its charges, and its counts on extents. `discard` gives back the file space of an
+    /// extent that nobody holds any more.
+    pub fn release(&self, slot: SlotId, discard: &dyn Fn(u32)) {
+        let pid = self.slots()[slot.0].pid.load(Ordering::Acquire);
+        self.release_owned(slot, pid, discard);
+    }
+
+    fn release_owned(&self, id: SlotId, pid: u32, discard: &dyn Fn(u32)) {
+        let slot = &self.slots()[id.0];
+        let ours = slot.pid.compare_exchange(pid, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if pid == 0 || pid == BUSY || !ours {
+            return;
+        }
+        for (index, word) in self.held(id).iter().enumerate() {
+            let bits = word.load(Ordering::Relaxed);
+            for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
+                self.release_extent(id, extent_number(index * 64 + bit), discard);
+            }
+        }
+        for gauge in Gauge::ALL {
+            self.publish(id, *gauge, 0);
+        }
+        slot.pid.store(0, Ordering::Release);
+    }
+
+    /// Releases the slots of processes that ended or were replaced by `exec` without saying so. Returns how
+    /// many. Any process of the run may call this at any time.
+    pub fn reap(&self, discard: &dyn Fn(u32)) -> usize {
+        let mut reaped = 0;
+        for (index, slot) in self.used_slots().iter().enumerate() {
+            let pid = slot.pid.load(Ordering::Acquire);
+            if pid == 0 || pid == BUSY {
+                continue;
+            }
+            let known = Identity {
+                pid,
+                start_time: slot.start_time.load(Ordering::Relaxed),
+                start_stack: slot.start_stack.load(Ordering::Relaxed),
+            };
+            let lives = Identity::of(&pid.to_string()).is_some_and(|now| known.is(&now));
+            if !lives && slot.pid.load(Ordering::Acquire) == pid {
+                self.release_owned(SlotId(index), pid, discard);
+                reaped += 1;
+            }
+        }
+        reaped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::segment;
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn a_dead_process_gives_everything_back() {
+        let (_fd, segment) = segment(10);
+        let living = segment.attach(&|_| ()).unwrap();
+        segment.charge(living, Gauge::Own, 1);
+        let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let identity = Identity::of(&process.id().to_string()).unwrap();
+        let dead = segment.claim(identity).unwrap();
+        segment.charge(dead, Gauge::Resident, 4096);
+        let extent = segment.take_extent(dead).unwrap();
+        assert_eq!(segment.reap(&|_| panic!("nobody ended")), 0);
+        process.kill().unwrap();
+        process.wait().unwrap();
+        let discarded = RefCell::new(vec![]);
+        assert_eq!(segment.reap(&|extent| discarded.borrow_mut().push(extent)), 1);
+        assert_eq!((segment.in_use(), segment.swap_used(), discarded.into_inner()), (1, 0, vec![extent]));
+        assert_eq!(segment.living(), 1);
+    }
+
+    #[test]
+    fn an_exec_shows_as_another_image_of_the_same_process() {
+        let before = Identity { pid: 5, start_time: 10, start_stack: 100 };
+        assert!(before.is(&before));
+        assert!(!before.is(&Identity { start_stack: 200, ..before }));
+        assert!(before.is(&Identity { start_stack: 0, ..before }), "hidden by the kernel: no proof");
+        assert!(!before.is(&Identity { start_time: 11, ..before }));
+    }
+
+    #[test]
+    fn a_slot_reaped_before_it_was_adopted_is_refused() {
+        let (_fd, segment) = segment(1);
+        let parent = segment.attach(&|_| ()).unwrap();
+        let child = segment.prepare_child(parent).unwrap();
+        segment.release(child, &|_| ());
+        segment.adopt(child).unwrap_err();
+    }
+}
