@@ -1,1 +1,36 @@
 //! The library that `ramfold run` puts into programs.
+//!
+//! It stands between the program and libc, and turns calls into those of the pager (ramfold-pager), which holds the
+//! memory. What it replaces, and why:
+//!
+//! | names | why | file |
+//! |---|---|---|
+//! | malloc, free and their family | the heap lies in managed memory | heap.rs, large.rs |
+//! | mmap and its family, brk, sbrk | so does other private anonymous memory | mappings.rs, brk.rs |
+//! | `_Fork`, and handlers for fork | the child needs its own copy of what is evicted | fork.rs, gate.rs |
+//! | pthread_create, thrd_create | tables of threads stay out of managed memory; threads are counted | threads.rs |
+//! | fopen and its family | so do streams | streams.rs |
+//! | close, dup2, close_range, ... | the pager's descriptors stay open | descriptors.rs |
+//! | exec*, posix_spawn | children stay under the limit | exec.rs, exec.c |
+//!
+//! Order of locks: the heap's gate, large blocks, the break, the pager, the internal allocator. Nothing here calls
+//! into libc's allocating functions while it holds one, unless it is internal (tls.rs).
+
+mod brk;
+mod descriptors;
+mod environ;
+mod exec;
+mod fork;
+mod gate;
+mod heap;
+mod host;
+mod init;
+mod internal;
+mod large;
+mod lock;
+mod mappings;
+mod real;
+mod streams;
+mod sys;
+mod threads;
+mod tls;

@@ -1,0 +1,20 @@
+//! Compiles the two parts that Rust cannot express: initial-exec thread-local storage, and the variadic
+//! exec functions with environments built on the stack.
+
+fn main() {
+    for file in ["src/tls.c", "src/exec.c"] {
+        println!("cargo:rerun-if-changed={file}");
+    }
+    cc::Build::new()
+        .files(["src/tls.c", "src/exec.c"])
+        .flag("-std=gnu11")
+        .flag("-ftls-model=initial-exec")
+        .flag("-fvisibility=hidden")
+        .flag("-fno-builtin")
+        .flag("-Werror")
+        .opt_level(2)
+        .compile("ramfold_shim");
+    // Our own calls to what we export stay inside the library, whatever is preloaded before it.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
+}

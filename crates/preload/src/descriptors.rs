@@ -1,0 +1,94 @@
+//! File descriptors of the pager survive programs that close everything.
+//!
+//! Daemons, shells and language runtimes close all descriptors they do not know. The pager's (userfaultfd, swap
+//! file, shared segment) are registered here, and look closed to the program: close answers EBADF, close_range goes
+//! around them, dup2 onto them fails.
+
+use std::ffi::{c_int, c_uint};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use crate::{sys, tls};
+
+const MOST: usize = 16;
+static PROTECTED: [AtomicI32; MOST] = [const { AtomicI32::new(-1) }; MOST];
+
+/// Keeps the program from closing `fd`; false when there is no room to remember it.
+pub fn protect(fd: RawFd) -> bool {
+    PROTECTED.iter().any(|slot| slot.compare_exchange(-1, fd, Ordering::Release, Ordering::Relaxed).is_ok())
+}
+
+/// The pager closed it.
+pub fn unprotect(fd: RawFd) {
+    for slot in &PROTECTED {
+        let _ = slot.compare_exchange(fd, -1, Ordering::Release, Ordering::Relaxed);
+    }
+}
+
+fn is_protected(fd: RawFd) -> bool {
+    fd >= 0 && !tls::is_internal() && PROTECTED.iter().any(|slot| slot.load(Ordering::Acquire) == fd)
+}
+
+fn uint(value: c_int) -> usize {
+    // The kernel takes an int: the upper half does not matter.
+    value.cast_unsigned() as usize
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn close(fd: c_int) -> c_int {
+    if is_protected(fd) {
+        return sys::fail(libc::EBADF);
+    }
+    // SAFETY: the program's own descriptor.
+    unsafe { sys::call_int(libc::SYS_close, [uint(fd), 0, 0, 0, 0]) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    if is_protected(new) || is_protected(old) {
+        return sys::fail(libc::EBADF);
+    }
+    if old == new {
+        // SAFETY: asks whether the descriptor is open; errno is what dup2 would set.
+        return if unsafe { libc::fcntl(old, libc::F_GETFD) } == -1 { -1 } else { old };
+    }
+    // SAFETY: the program's own descriptors.
+    unsafe { sys::call_int(libc::SYS_dup3, [uint(old), uint(new), 0, 0, 0]) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if is_protected(new) || is_protected(old) {
+        return sys::fail(libc::EBADF);
+    }
+    // SAFETY: the program's own descriptors.
+    unsafe { sys::call_int(libc::SYS_dup3, [uint(old), uint(new), uint(flags), 0, 0]) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let mut ours: [RawFd; MOST] = std::array::from_fn(|i| PROTECTED[i].load(Ordering::Acquire));
+    ours.sort_unstable();
+    let mut from = first;
+    for fd in ours.into_iter().filter_map(|fd| c_uint::try_from(fd).ok()) {
+        if fd < from || fd > last {
+            continue;
+        }
+        if fd > from && raw_close_range(from, fd - 1, flags) != 0 {
+            return -1;
+        }
+        from = fd + 1;
+    }
+    if first <= last && from > last { 0 } else { raw_close_range(from, last, flags) }
+}
+
+fn raw_close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    // SAFETY: the program's own descriptors.
+    unsafe { sys::call_int(libc::SYS_close_range, [first as usize, last as usize, uint(flags), 0, 0]) }
+}
+
+/// From `first` on, as glibc's.
+#[unsafe(no_mangle)]
+pub extern "C" fn closefrom(first: c_int) {
+    close_range(c_uint::try_from(first).unwrap_or(0), c_uint::MAX, 0);
+}

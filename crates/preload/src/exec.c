@@ -1,0 +1,183 @@
+/* exec and posix_spawn: the library stays in the programs that this one starts.
+ *
+ * A program that passes an environment of its own, without LD_PRELOAD and the settings, would start children
+ * outside the limit. Missing variables are put back. Everything is built on the stack: these functions are called
+ * between vfork and exec, where the parent's heap must not change. */
+
+#define _GNU_SOURCE
+#include <alloca.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { MOST_KEPT = 16 };
+
+/* NAME=VALUE strings to keep; filled once, before there are threads. */
+const char *ramfold_kept[MOST_KEPT + 1];
+
+extern char **environ;
+
+typedef int (*launch)(void *call, char **envp);
+
+static size_t name_length(const char *variable) { return strcspn(variable, "=") + 1; }
+
+static char **find(char **envp, const char *variable) {
+    size_t length = name_length(variable);
+    for (; *envp; envp++)
+        if (strncmp(*envp, variable, length) == 0) return envp;
+    return NULL;
+}
+
+/* Runs LAUNCH with ENVP plus what must be kept. A LD_PRELOAD of the program's own gets our library in front. */
+static int with_environment(char *const *given, launch launch, void *call) {
+    char *empty[] = {NULL};
+    char **envp = given ? (char **)given : empty;
+    size_t count = 0, added = 0;
+    while (envp[count]) count++;
+
+    char **merged = alloca((count + MOST_KEPT + 1) * sizeof *merged);
+    memcpy(merged, envp, count * sizeof *merged);
+    merged[count] = NULL;
+    int changed = 0;
+    for (const char **kept = ramfold_kept; *kept; kept++) {
+        char **old = find(envp, *kept);
+        if (!old) {
+            merged[count + added++] = (char *)*kept;
+            changed = 1;
+        } else if (strncmp(*kept, "LD_PRELOAD=", 11) == 0 && !strstr(*old, *kept + 11)) {
+            size_t ours = strlen(*kept), theirs = strlen(*old + 11);
+            char *both = alloca(ours + theirs + 2);
+            memcpy(both, *kept, ours);
+            both[ours] = ':';
+            memcpy(both + ours + 1, *old + 11, theirs + 1);
+            merged[old - envp] = both;
+            changed = 1;
+        }
+    }
+    merged[count + added] = NULL;
+    return launch(call, changed ? merged : envp);
+}
+
+struct call {
+    void *real;
+    int directory, flags;
+    pid_t *pid;
+    const char *path;
+    char *const *argv;
+    const void *actions, *attributes;
+};
+
+/* The next function of that name; found before vfork where possible, by ramfold_exec_resolve. */
+static void *real_execvpe, *real_posix_spawn, *real_posix_spawnp;
+
+void ramfold_exec_resolve(void) {
+    real_execvpe = dlsym(RTLD_NEXT, "execvpe");
+    real_posix_spawn = dlsym(RTLD_NEXT, "posix_spawn");
+    real_posix_spawnp = dlsym(RTLD_NEXT, "posix_spawnp");
+}
+
+static void *resolved(void **real) {
+    if (!*real) ramfold_exec_resolve();
+    return *real;
+}
+
+static int launch_execve(void *p, char **envp) {
+    struct call *c = p;
+    return (int)syscall(SYS_execve, c->path, c->argv, envp);
+}
+
+static int launch_execveat(void *p, char **envp) {
+    struct call *c = p;
+    return (int)syscall(SYS_execveat, c->directory, c->path, c->argv, envp, c->flags);
+}
+
+static int launch_execvpe(void *p, char **envp) {
+    struct call *c = p;
+    int (*real)(const char *, char *const *, char *const *) = resolved(&real_execvpe);
+    return real(c->path, c->argv, envp);
+}
+
+static int launch_spawn(void *p, char **envp) {
+    struct call *c = p;
+    int (*real)(pid_t *, const char *, const void *, const void *, char *const *, char *const *) = c->real;
+    return real(c->pid, c->path, c->actions, c->attributes, c->argv, envp);
+}
+
+int ramfold_execve(const char *path, char *const *argv, char *const *envp) {
+    struct call c = {.path = path, .argv = argv};
+    return with_environment(envp, launch_execve, &c);
+}
+
+int ramfold_execveat(int directory, const char *path, char *const *argv, char *const *envp, int flags) {
+    struct call c = {.directory = directory, .path = path, .argv = argv, .flags = flags};
+    return with_environment(envp, launch_execveat, &c);
+}
+
+int ramfold_execvpe(const char *file, char *const *argv, char *const *envp) {
+    struct call c = {.path = file, .argv = argv};
+    return with_environment(envp, launch_execvpe, &c);
+}
+
+int ramfold_execv(const char *path, char *const *argv) { return ramfold_execve(path, argv, environ); }
+
+int ramfold_execvp(const char *file, char *const *argv) { return ramfold_execvpe(file, argv, environ); }
+
+int ramfold_fexecve(int fd, char *const *argv, char *const *envp) {
+    if (fd < 0 || !argv || !envp) {
+        errno = EINVAL;
+        return -1;
+    }
+    return ramfold_execveat(fd, "", argv, envp, 0x1000 /* AT_EMPTY_PATH */);
+}
+
+int ramfold_posix_spawn(pid_t *pid, const char *path, const void *actions, const void *attributes,
+                        char *const *argv, char *const *envp) {
+    struct call c = {.pid = pid, .path = path, .actions = actions, .attributes = attributes, .argv = argv};
+    c.real = resolved(&real_posix_spawn);
+    return with_environment(envp, launch_spawn, &c);
+}
+
+int ramfold_posix_spawnp(pid_t *pid, const char *file, const void *actions, const void *attributes,
+                         char *const *argv, char *const *envp) {
+    struct call c = {.pid = pid, .path = file, .actions = actions, .attributes = attributes, .argv = argv};
+    c.real = resolved(&real_posix_spawnp);
+    return with_environment(envp, launch_spawn, &c);
+}
+
+/* The arguments up to the null pointer, as an array on the caller's stack. */
+#define COLLECT(argv, first, list, start)                                             \
+    size_t count = 1;                                                                 \
+    va_start(list, start);                                                            \
+    while (va_arg(list, char *)) count++;                                             \
+    va_end(list);                                                                     \
+    char **argv = alloca((count + 1) * sizeof *argv);                                 \
+    argv[0] = (char *)first;                                                          \
+    va_start(list, start);                                                            \
+    for (size_t i = 1; i <= count; i++) argv[i] = va_arg(list, char *);
+
+int ramfold_execl(const char *path, const char *first, ...) {
+    va_list list;
+    COLLECT(argv, first, list, first)
+    va_end(list);
+    return ramfold_execv(path, argv);
+}
+
+int ramfold_execlp(const char *file, const char *first, ...) {
+    va_list list;
+    COLLECT(argv, first, list, first)
+    va_end(list);
+    return ramfold_execvp(file, argv);
+}
+
+int ramfold_execle(const char *path, const char *first, ...) {
+    va_list list;
+    COLLECT(argv, first, list, first)
+    char *const *envp = va_arg(list, char *const *);
+    va_end(list);
+    return ramfold_execve(path, argv, envp);
+}

@@ -1,0 +1,61 @@
+//! The exported names of exec.c, and what it keeps: a child stays under the limit whatever environment it is given.
+//!
+//! The work is done in C, where an environment can be built on the stack and arguments can vary in number; each name
+//! here is a jump to it, so that arguments arrive as they were passed.
+
+use std::arch::naked_asm;
+use std::ffi::{CString, c_char};
+
+use crate::environ;
+
+const MOST: usize = 16;
+
+unsafe extern "C" {
+    static mut ramfold_kept: [*const c_char; MOST + 1];
+}
+
+/// Remembers the variables to keep. Copies: programs overwrite the place where the originals are.
+pub fn keep_environment() {
+    let ours = |s: &[u8]| s.starts_with(b"LD_PRELOAD=") || s.starts_with(b"RAMFOLD_");
+    let kept = environ::strings().filter(|s| ours(s.to_bytes())).take(MOST);
+    for (i, string) in kept.enumerate() {
+        // SAFETY: there is one thread yet, and the list keeps its null at the end.
+        unsafe { ramfold_kept[i] = CString::from(string).into_raw() };
+    }
+}
+
+macro_rules! jump {
+    ($($name:ident => $target:ident,)*) => {
+        unsafe extern "C" {
+            $(fn $target();)*
+        }
+        $(
+            /// Jumps to the function of exec.c.
+            ///
+            /// # Safety
+            /// As in C.
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name() {
+                #[cfg(target_arch = "x86_64")]
+                naked_asm!("jmp {}", sym $target);
+                #[cfg(target_arch = "aarch64")]
+                naked_asm!("b {}", sym $target);
+            }
+        )*
+    };
+}
+
+jump! {
+    execve => ramfold_execve,
+    execveat => ramfold_execveat,
+    execv => ramfold_execv,
+    execvp => ramfold_execvp,
+    execvpe => ramfold_execvpe,
+    fexecve => ramfold_fexecve,
+    execl => ramfold_execl,
+    execlp => ramfold_execlp,
+    execle => ramfold_execle,
+    posix_spawn => ramfold_posix_spawn,
+    posix_spawnp => ramfold_posix_spawnp,
+}

@@ -1,0 +1,69 @@
+//! fork: everything stands still while the process is copied.
+//!
+//! Order of locks: the heap's gate (no thread inside mimalloc), the large blocks, the break, the pager, and last the
+//! internal allocator, which the pager itself needs. The handlers are registered before anybody else's: so the first
+//! one runs last before the fork, and the last ones run first after it, before any handler that touches memory.
+
+use crate::tls::{self, Internal};
+use crate::{brk, gate, init, internal, large, threads};
+
+extern "C" fn before() {
+    let Some(pager) = init::pager() else { return };
+    gate::close(tls::thread());
+    large::before_fork();
+    brk::before_fork();
+    pager.before_fork();
+    internal::before_fork();
+}
+
+extern "C" fn in_parent() {
+    // Whatever follows may allocate.
+    internal::after_fork();
+    let Some(pager) = init::pager() else { return };
+    pager.after_fork_parent();
+    brk::after_fork();
+    large::after_fork();
+    gate::open();
+}
+
+extern "C" fn in_child() {
+    internal::after_fork();
+    let Some(pager) = init::pager() else { return };
+    pager.after_fork_child();
+    brk::after_fork();
+    large::after_fork();
+    gate::open_in_child(tls::thread());
+    threads::only_this_one();
+}
+
+/// Registers the handlers; the first to do so.
+pub fn register() {
+    // SAFETY: the handlers match the signature and live as long as the process.
+    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+}
+
+crate::real::function!(fn _Fork() -> libc::pid_t);
+
+/// fork without handlers: still a copy of this process, so still everything has to stand still.
+#[unsafe(export_name = "_Fork")]
+pub extern "C" fn bare_fork() -> libc::pid_t {
+    let Some(real) = ({
+        let _internal = Internal::enter();
+        _Fork::get()
+    }) else {
+        return crate::sys::fail(libc::ENOSYS);
+    };
+    if !init::is_active() {
+        // SAFETY: the program's.
+        return unsafe { real() };
+    }
+    before();
+    // SAFETY: the program's.
+    let pid = unsafe { real() };
+    if pid == 0 {
+        in_child()
+    } else {
+        in_parent()
+    }
+    pid
+}

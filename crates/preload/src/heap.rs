@@ -1,0 +1,372 @@
+//! The malloc family: mimalloc for the program, the internal allocator for ramfold.
+//!
+//! mimalloc gets its memory from the mmap of this library, so that it lies in the managed range. Blocks of 1 MiB
+//! and more come from the pager one by one (large.rs): they are never copied when they grow, and go back whole.
+//! A pointer's home is known by its address, so any of them can be freed from anywhere; one that is nobody's
+//! (the dynamic linker's own, from before this library was there) is left alone.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use libmimalloc_sys as mi;
+
+use crate::gate::{self, Pass};
+use crate::init;
+use crate::large;
+use crate::sys::{self, PAGE};
+use crate::{internal, tls};
+
+/// Blocks from this size on come from the pager directly.
+const LARGE: usize = 1 << 20;
+/// Alignments beyond this are served by the pager directly too.
+const LARGE_ALIGN: usize = 64 << 10;
+
+unsafe extern "C" {
+    fn mi_is_in_heap_region(p: *const c_void) -> bool;
+    fn _mi_option_get_fast(option: c_int) -> std::ffi::c_long;
+}
+
+/// Options of mimalloc 3 by number (its `mi_option_t`) and what they are set to.
+const OPTIONS: [(c_int, std::ffi::c_long); 5] = [
+    // purge_delay, ms: freed memory is garbage to the pager; back to it soon, but not at every free.
+    (15, 100),
+    // use_numa_nodes: one, without a look at /sys.
+    (16, 1),
+    // max_warnings: it must not write to the program's stderr.
+    (20, 0),
+    // destroy_on_exit: 2 means nothing at all is done at exit; collecting would bring back evicted pages.
+    (22, 2),
+    // arena_reserve, KiB.
+    (23, 64 << 10),
+];
+
+/// Sets mimalloc's options; before its first use. All of them, so that it does not search the environment for each.
+pub fn configure() {
+    for option in 0..mi::_mi_option_last {
+        let wanted = OPTIONS.iter().find(|(number, _)| *number == option);
+        // SAFETY: options are words of mimalloc; there is one thread yet.
+        unsafe { mi::mi_option_set(option, wanted.map_or(_mi_option_get_fast(option), |o| o.1)) };
+    }
+}
+
+/// Whose block a pointer is.
+enum Home {
+    Internal,
+    Large,
+    Heap,
+    Nobody,
+}
+
+#[inline]
+fn home(p: *const c_void) -> Home {
+    if internal::owns(p) {
+        return Home::Internal;
+    }
+    // SAFETY: any pointer may be asked about.
+    if init::is_active() && !init::range().contains(&p.addr()) || !unsafe { mi_is_in_heap_region(p) } {
+        return if large::owns(p) { Home::Large } else { Home::Nobody };
+    }
+    Home::Heap
+}
+
+/// For the program, and room left? Then a pass into its heap.
+#[inline]
+fn enter(thread: std::ptr::NonNull<tls::Thread>) -> Pass {
+    gate::enter(thread)
+}
+
+/// Where a new block has to come from.
+enum Source {
+    Internal,
+    Large,
+    Heap(Pass),
+    Exhausted,
+}
+
+#[inline]
+fn source(size: usize, align: usize) -> Source {
+    let thread = tls::thread();
+    // SAFETY: the block is this thread's own.
+    if unsafe { thread.as_ref().internal } != 0 {
+        return Source::Internal;
+    }
+    if init::is_active() {
+        if init::exhausted() {
+            return Source::Exhausted;
+        }
+        if size >= LARGE || align > LARGE_ALIGN {
+            return Source::Large;
+        }
+    }
+    Source::Heap(enter(thread))
+}
+
+/// errno for a null pointer, as the C functions do.
+#[inline]
+fn checked(p: *mut c_void) -> *mut c_void {
+    if p.is_null() {
+        sys::set_errno(libc::ENOMEM);
+    }
+    p
+}
+
+#[inline]
+fn allocate(size: usize) -> *mut c_void {
+    checked(match source(size, 16) {
+        Source::Internal => internal::malloc(size),
+        Source::Large => large::alloc(size, 16),
+        // SAFETY: any size is allowed.
+        Source::Heap(_pass) => unsafe { mi::mi_malloc(size) },
+        Source::Exhausted => ptr::null_mut(),
+    })
+}
+
+fn allocate_zeroed(size: usize) -> *mut c_void {
+    checked(match source(size, 16) {
+        Source::Internal => internal::calloc(size),
+        Source::Large => large::alloc(size, 16),
+        // SAFETY: any size is allowed.
+        Source::Heap(_pass) => unsafe { mi::mi_zalloc(size) },
+        Source::Exhausted => ptr::null_mut(),
+    })
+}
+
+/// `align` is a power of two.
+fn allocate_aligned(align: usize, size: usize) -> *mut c_void {
+    match source(size, align) {
+        Source::Internal => internal::memalign(align, size),
+        Source::Large => large::alloc(size, align),
+        // SAFETY: any size is allowed; the alignment is a power of two.
+        Source::Heap(_pass) => unsafe { mi::mi_malloc_aligned(size, align) },
+        Source::Exhausted => ptr::null_mut(),
+    }
+}
+
+/// # Safety
+/// `p` is a live block, null, or nobody's.
+#[inline]
+unsafe fn release(p: *mut c_void) {
+    if p.is_null() {
+        return;
+    }
+    match home(p) {
+        Home::Internal => {
+            // SAFETY: the internal allocator owns it.
+            unsafe { internal::free(p) }
+        }
+        Home::Large => large::free(p),
+        Home::Heap => {
+            let _pass = enter(tls::thread());
+            // SAFETY: mimalloc owns it.
+            unsafe { mi::mi_free(p) }
+        }
+        Home::Nobody => {}
+    }
+}
+
+/// # Safety
+/// `p` is a live block.
+unsafe fn usable(p: *const c_void) -> usize {
+    match home(p) {
+        // dlmalloc keeps no exact size that it tells; nothing beyond the request may be used.
+        Home::Internal | Home::Nobody => 0,
+        Home::Large => large::len(p),
+        Home::Heap => {
+            // SAFETY: mimalloc owns it.
+            unsafe { mi::mi_usable_size(p) }
+        }
+    }
+}
+
+/// A block in another home, with the contents of the old one.
+///
+/// # Safety
+/// `p` is a live block of `old` usable bytes.
+unsafe fn relocate(p: *mut c_void, old: usize, size: usize) -> *mut c_void {
+    let new = allocate(size);
+    if !new.is_null() {
+        // SAFETY: both blocks are at least that long, and distinct.
+        unsafe {
+            ptr::copy_nonoverlapping(p.cast::<u8>(), new.cast(), old.min(size));
+            release(p);
+        }
+    }
+    new
+}
+
+/// # Safety
+/// `p` is a live block; `size` is not 0.
+unsafe fn reallocate(p: *mut c_void, size: usize) -> *mut c_void {
+    match home(p) {
+        // SAFETY: the internal allocator owns it.
+        Home::Internal => checked(unsafe { internal::realloc(p, size) }),
+        Home::Large if size >= LARGE / 2 => checked(large::realloc(p, size)),
+        // SAFETY: a live block of that length.
+        Home::Large => unsafe { relocate(p, large::len(p), size) },
+        Home::Heap => {
+            // SAFETY: mimalloc owns it.
+            let old = unsafe { mi::mi_usable_size(p) };
+            match source(size, 16) {
+                // SAFETY: mimalloc owns it.
+                Source::Heap(_pass) => checked(unsafe { mi::mi_realloc(p, size) }),
+                Source::Exhausted if size <= old => p,
+                Source::Exhausted => checked(ptr::null_mut()),
+                // SAFETY: a live block of that length.
+                _ => unsafe { relocate(p, old, size) },
+            }
+        }
+        Home::Nobody => {
+            sys::set_errno(libc::ENOMEM);
+            ptr::null_mut()
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    allocate(size)
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(p: *mut c_void) {
+    // SAFETY: the program's.
+    unsafe { release(p) }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cfree(p: *mut c_void) {
+    // SAFETY: the program's.
+    unsafe { release(p) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    count.checked_mul(size).map_or_else(|| checked(ptr::null_mut()), allocate_zeroed)
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
+    if p.is_null() {
+        return allocate(size);
+    }
+    // SAFETY: the program's.
+    unsafe {
+        if size == 0 {
+            release(p);
+            return ptr::null_mut();
+        }
+        reallocate(p, size)
+    }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(p: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: the program's.
+        Some(size) => unsafe { realloc(p, size) },
+        None => checked(ptr::null_mut()),
+    }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if !align.is_power_of_two() || align < size_of::<usize>() {
+        return libc::EINVAL;
+    }
+    let before = sys::errno();
+    let p = allocate_aligned(align, size);
+    sys::set_errno(before);
+    if p.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the program's.
+    unsafe { *out = p };
+    0
+}
+
+/// Alignments that are no power of two are rounded up to one, as in glibc.
+#[unsafe(no_mangle)]
+pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    match align.checked_next_power_of_two() {
+        Some(align) if size <= isize::MAX.unsigned_abs() => checked(allocate_aligned(align, size)),
+        _ => checked(ptr::null_mut()),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    memalign(align, size)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn valloc(size: usize) -> *mut c_void {
+    memalign(PAGE, size)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    sys::pages(size).map_or_else(|| checked(ptr::null_mut()), |size| memalign(PAGE, size))
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(p: *mut c_void) -> usize {
+    if p.is_null() {
+        return 0;
+    }
+    // SAFETY: the program's.
+    unsafe { usable(p) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
+    if !tls::is_internal() {
+        let _pass = enter(tls::thread());
+        // SAFETY: takes no pointers.
+        unsafe { mi::mi_collect(true) };
+    }
+    1
+}
+
+/// Accepts everything: the parameters of glibc's allocator have no meaning here.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
+    1
+}
+
+/// Large blocks as `hblks`; of mimalloc's memory only what is committed is known.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
+    // SAFETY: all fields are integers.
+    let mut info: libc::mallinfo2 = unsafe { std::mem::zeroed() };
+    (info.hblks, info.hblkhd) = large::totals();
+    let (mut unused, mut committed) = ([0; 7], 0);
+    let [a, b, c, d, e, f, g] = &mut unused;
+    // SAFETY: eight places for eight numbers.
+    unsafe { mi::mi_process_info(a, b, c, d, e, &mut committed, f, g) };
+    info.arena = committed.saturating_sub(info.hblkhd);
+    info.uordblks = info.arena;
+    info
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn mallinfo() -> libc::mallinfo {
+    let clamp = |n: usize| c_int::try_from(n).unwrap_or(c_int::MAX);
+    let wide = mallinfo2();
+    // SAFETY: all fields are integers.
+    let mut info: libc::mallinfo = unsafe { std::mem::zeroed() };
+    (info.arena, info.hblks) = (clamp(wide.arena), clamp(wide.hblks));
+    (info.hblkhd, info.uordblks) = (clamp(wide.hblkhd), clamp(wide.uordblks));
+    info
+}

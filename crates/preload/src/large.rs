@@ -1,0 +1,144 @@
+//! Blocks of 1 MiB and more: each is pages of its own in the managed range.
+//!
+//! realloc never copies. A block that has to move for the first time moves (its pages do, not their contents) into
+//! a reservation of four times its size, so that later growth happens in place. Sizes are kept in a table outside
+//! managed memory: freeing a block touches none of its pages, which may be evicted.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ptr;
+
+use ramfold_pager::{Advice, MapError, Pager, Prot};
+
+use crate::init;
+use crate::lock::Lock;
+use crate::sys::{self, PAGE};
+use crate::tls::Internal;
+
+const RW: Prot = Prot(libc::PROT_READ | libc::PROT_WRITE);
+const NONE: Prot = Prot(libc::PROT_NONE);
+/// The pager's block.
+const ALIGN: usize = 16 * PAGE;
+/// No reservation is larger than this: address space is plentiful, but not endless.
+const MAX_RESERVED: usize = 256 << 30;
+
+#[derive(Clone, Copy)]
+struct Block {
+    /// Bytes that belong to the program, in whole pages.
+    len: usize,
+    /// Bytes that are readable and writable; from `len` on they are zero.
+    open: usize,
+    /// Bytes of address space.
+    reserved: usize,
+}
+
+static BLOCKS: Lock<BTreeMap<usize, Block>> = Lock::new(BTreeMap::new());
+
+fn get(p: *const c_void) -> Option<Block> {
+    if p.addr() % PAGE != 0 || !init::range().contains(&p.addr()) {
+        return None;
+    }
+    BLOCKS.lock().get(&p.addr()).copied()
+}
+
+fn set(addr: usize, block: Block) {
+    BLOCKS.lock().insert(addr, block);
+}
+
+pub fn owns(p: *const c_void) -> bool {
+    get(p).is_some()
+}
+
+pub fn len(p: *const c_void) -> usize {
+    get(p).map_or(0, |block| block.len)
+}
+
+/// Number of blocks and their bytes.
+pub fn totals() -> (usize, usize) {
+    let blocks = BLOCKS.lock();
+    (blocks.len(), blocks.values().map(|block| block.len).sum())
+}
+
+/// Zeroed memory; null when there is none left.
+pub fn alloc(size: usize, align: usize) -> *mut c_void {
+    let _internal = Internal::enter();
+    let (Some(pager), Some(len)) = (init::pager(), sys::pages(size.max(1))) else { return ptr::null_mut() };
+    let Ok(addr) = pager.map(len, RW, align.max(ALIGN)) else { return ptr::null_mut() };
+    set(addr, Block { len, open: len, reserved: len });
+    ptr::with_exposed_provenance_mut(addr)
+}
+
+pub fn free(p: *mut c_void) {
+    let Some(block) = BLOCKS.lock().remove(&p.addr()) else { return };
+    if let Some(pager) = init::pager() {
+        let _ = pager.unmap(p.addr(), block.reserved);
+    }
+}
+
+/// The block with its new size, perhaps elsewhere; null, and the old block untouched, when that cannot be had.
+pub fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
+    let addr = p.addr();
+    let (Some(pager), Some(block), Some(len)) = (init::pager(), get(p), sys::pages(size)) else {
+        return ptr::null_mut();
+    };
+    let moved = if len <= block.len {
+        shrink(&pager, addr, block, len)
+    } else if pager.exhausted() {
+        Err(MapError::NoMemory)
+    } else {
+        grow(&pager, addr, block, len)
+    };
+    let Ok((addr, block)) = moved else { return ptr::null_mut() };
+    let mut blocks = BLOCKS.lock();
+    if addr != p.addr() {
+        blocks.remove(&p.addr());
+    }
+    blocks.insert(addr, block);
+    ptr::with_exposed_provenance_mut(addr)
+}
+
+type Moved = Result<(usize, Block), MapError>;
+
+fn shrink(pager: &Pager, addr: usize, block: Block, len: usize) -> Moved {
+    if len < block.len {
+        pager.advise(addr + len, block.len - len, Advice::DontNeed)?;
+    }
+    Ok((addr, Block { len, ..block }))
+}
+
+fn grow(pager: &Pager, addr: usize, block: Block, len: usize) -> Moved {
+    if len <= block.open {
+        return Ok((addr, Block { len, ..block }));
+    }
+    if len <= block.reserved {
+        pager.protect(addr + block.open, len - block.open, RW)?;
+        return Ok((addr, Block { len, open: len, ..block }));
+    }
+    if block.open == block.reserved && pager.remap(addr, block.open, len, false, None, false).is_ok() {
+        return Ok((addr, Block { len, open: len, reserved: len }));
+    }
+    relocate(pager, addr, block, len)
+}
+
+fn relocate(pager: &Pager, addr: usize, block: Block, len: usize) -> Moved {
+    let reserved = len.saturating_mul(4).min(MAX_RESERVED).max(len);
+    let new = pager.map(reserved, NONE, ALIGN)?;
+    if let Err(error) = pager.remap(addr, block.open, len, true, Some(new), false) {
+        pager.unmap(new, reserved)?;
+        return Err(error);
+    }
+    if block.reserved > block.open {
+        pager.unmap(addr + block.open, block.reserved - block.open)?;
+    }
+    Ok((new, Block { len, open: len, reserved }))
+}
+
+/// Held across fork.
+pub fn before_fork() {
+    BLOCKS.take();
+}
+
+/// In the parent and in the child.
+pub fn after_fork() {
+    BLOCKS.release();
+}

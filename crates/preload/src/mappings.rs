@@ -1,0 +1,450 @@
+//! mmap and its family.
+//!
+//! Private anonymous memory comes from the pager; everything else is the kernel's, made with the raw system call.
+//! A hint is only a hint. What is mapped over managed memory with MAP_FIXED stays the pager's when it is private
+//! and anonymous, and becomes foreign to it when it is not. A range that lies partly inside is split. A thread that
+//! works for ramfold itself always gets the kernel's own mapping.
+
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::ptr;
+
+use ramfold_pager::{Advice, MapError, Pager, Prot};
+
+use crate::init::{self, Access};
+use crate::sys::{self, FAILED, PAGE};
+use crate::tls;
+
+/// The pager's block of 16 pages: mappings of that size and more start on one, as mimalloc wants too.
+const BLOCK: usize = 16 * PAGE;
+/// Kinds of private anonymous memory that only the kernel can give.
+const KERNEL_ONLY: c_int = libc::MAP_32BIT | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
+const LOW: usize = 1 << 32;
+
+type Pages = Result<usize, MapError>;
+
+fn uint(value: c_int) -> usize {
+    value.unsigned_abs() as usize
+}
+
+fn address(pages: Pages) -> *mut c_void {
+    match pages {
+        Ok(addr) => ptr::with_exposed_provenance_mut(addr),
+        Err(error) => {
+            sys::set_errno(error.errno());
+            FAILED
+        }
+    }
+}
+
+fn status(done: Result<(), MapError>) -> c_int {
+    done.map_or_else(|error| sys::fail(error.errno()), |()| 0)
+}
+
+/// The pager, unless this thread works for ramfold.
+fn pager() -> Option<Access> {
+    if tls::is_internal() { None } else { init::pager() }
+}
+
+/// The pager, when the range touches managed memory; `len` in whole pages.
+fn pager_of(addr: usize, len: usize) -> Option<(Access, usize)> {
+    let len = sys::pages(len)?;
+    let pager = pager()?;
+    let managed = pager.range();
+    (addr < managed.end && addr.checked_add(len)? > managed.start).then_some((pager, len))
+}
+
+/// A range cut at the bounds of managed memory.
+struct Parts {
+    outside: [Range<usize>; 2],
+    inside: Range<usize>,
+}
+
+fn split(addr: usize, len: usize, managed: &Range<usize>) -> Parts {
+    let end = addr + len;
+    let (low, high) = (addr.max(managed.start), end.min(managed.end));
+    Parts { outside: [addr..low, high..end], inside: low..high }
+}
+
+/// A call that takes a range: the pager's method inside, the system call with the remaining arguments outside.
+fn on_parts(
+    number: std::ffi::c_long,
+    addr: usize,
+    len: usize,
+    rest: [usize; 3],
+    inside: impl Fn(&Pager, usize, usize) -> Result<(), MapError>,
+) -> c_int {
+    let Some((pager, pages)) = pager_of(addr, len) else {
+        // SAFETY: the program's own call, outside managed memory.
+        return unsafe { sys::call_int(number, [addr, len, rest[0], rest[1], rest[2]]) };
+    };
+    if addr % PAGE != 0 || len == 0 {
+        return if addr % PAGE == 0 && number != libc::SYS_munmap { 0 } else { sys::fail(libc::EINVAL) };
+    }
+    let parts = split(addr, pages, &pager.range());
+    for part in parts.outside.iter().filter(|part| !part.is_empty()) {
+        // SAFETY: the program's own call, outside managed memory.
+        if unsafe { sys::call_int(number, [part.start, part.len(), rest[0], rest[1], rest[2]]) } != 0 {
+            return -1;
+        }
+    }
+    status(inside(&pager, parts.inside.start, parts.inside.len()))
+}
+
+fn is_managed_kind(addr: usize, prot: c_int, flags: c_int) -> bool {
+    let private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
+    // Those who ask for usable memory at a low address (LuaJIT) cannot use a high one. Reservations can (the JVM).
+    let low = flags & libc::MAP_FIXED == 0 && addr != 0 && addr < LOW && prot != libc::PROT_NONE;
+    private && flags & KERNEL_ONLY == 0 && !low
+}
+
+/// MAP_POPULATE and MAP_LOCKED, which never make the mapping fail.
+fn prepare(pager: &Pager, addr: usize, len: usize, flags: c_int) {
+    if flags & libc::MAP_POPULATE != 0 {
+        let _ = pager.advise(addr, len, Advice::WillNeed);
+    }
+    if flags & libc::MAP_LOCKED != 0 {
+        let _ = pager.lock(addr, len);
+    }
+}
+
+fn map_anywhere(pager: &Pager, len: usize, prot: c_int, flags: c_int) -> Pages {
+    let align = if len >= BLOCK { BLOCK } else { PAGE };
+    let addr = pager.map(len, Prot(prot), align)?;
+    prepare(pager, addr, len, flags);
+    Ok(addr)
+}
+
+/// MAP_FIXED that touches managed memory.
+fn map_fixed(pager: &Pager, request: &Request, len: usize) -> Pages {
+    let managed = pager.range();
+    if request.addr < managed.start || request.addr + len > managed.end || request.addr % PAGE != 0 {
+        return Err(MapError::Invalid);
+    }
+    if request.is_managed_kind() {
+        pager.map_fixed(request.addr, len, Prot(request.prot))?;
+        prepare(pager, request.addr, len, request.flags);
+        return Ok(request.addr);
+    }
+    pager.map_foreign(request.addr, len, &mut || request.raw())
+}
+
+struct Request {
+    addr: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+}
+
+impl Request {
+    fn is_managed_kind(&self) -> bool {
+        is_managed_kind(self.addr, self.prot, self.flags)
+    }
+
+    fn is_fixed(&self) -> bool {
+        self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
+    }
+
+    /// The system call; the errno on failure.
+    fn raw(&self) -> Result<usize, i32> {
+        let addr = ptr::with_exposed_provenance_mut(self.addr);
+        // SAFETY: the program's own call; over managed memory only where the pager asked for it.
+        let p = unsafe { sys::mmap(addr, self.len, self.prot, self.flags, self.fd, self.offset) };
+        if p == FAILED { Err(sys::errno()) } else { Ok(p.addr()) }
+    }
+
+    fn serve(mut self) -> Pages {
+        let raw = |request: &Self| request.raw().map_err(MapError::Kernel);
+        if !self.is_fixed() && !self.is_managed_kind() {
+            if init::range().contains(&self.addr) {
+                self.addr = 0;
+            }
+            return raw(&self);
+        }
+        let (Some(pager), Some(len)) = (pager(), sys::pages(self.len)) else { return raw(&self) };
+        if len == 0 {
+            return Err(MapError::Invalid);
+        }
+        if !self.is_fixed() {
+            return map_anywhere(&pager, len, self.prot, self.flags);
+        }
+        let end = self.addr.checked_add(len).ok_or(MapError::NoMemory)?;
+        if self.addr >= pager.range().end || end <= pager.range().start {
+            return raw(&self);
+        }
+        if self.flags & libc::MAP_FIXED_NOREPLACE != 0 {
+            return Err(MapError::Kernel(libc::EEXIST));
+        }
+        map_fixed(&pager, &self, len)
+    }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let request = Request { addr: addr.expose_provenance(), len, prot, flags, fd, offset };
+    address(request.serve())
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the program's.
+    unsafe { mmap(addr, len, prot, flags, fd, offset) }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
+    on_parts(libc::SYS_munmap, addr.addr(), len, [0; 3], Pager::unmap)
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
+    on_parts(libc::SYS_mprotect, addr.addr(), len, [uint(prot), 0, 0], |pager, addr, len| {
+        pager.protect(addr, len, Prot(prot))
+    })
+}
+
+/// Managed memory has no protection keys but the default one.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, prot: c_int, key: c_int) -> c_int {
+    if key == -1 {
+        // SAFETY: the program's.
+        return unsafe { mprotect(addr, len, prot) };
+    }
+    #[allow(clippy::cast_sign_loss)] // the kernel takes an int
+    let rest = [uint(prot), key as usize, 0];
+    on_parts(libc::SYS_pkey_mprotect, addr.addr(), len, rest, |pager, addr, len| match key {
+        0 => pager.protect(addr, len, Prot(prot)),
+        _ => Err(MapError::Invalid),
+    })
+}
+
+/// # Safety
+/// As in C, the new address included: it is read only with MREMAP_FIXED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    let fixed = (flags & libc::MREMAP_FIXED != 0).then_some(new.addr());
+    let raw = || {
+        let args = [old.addr(), old_len, new_len, uint(flags), new.addr()];
+        // SAFETY: the program's own call; onto managed memory only where the pager asked for it.
+        match unsafe { sys::call(libc::SYS_mremap, args) } {
+            -1 => Err(sys::errno()),
+            #[allow(clippy::cast_sign_loss)] // an address
+            addr => Ok(addr as usize),
+        }
+    };
+    if let Some((pager, old_pages)) = pager_of(old.addr(), old_len.max(1)) {
+        let Some(new_pages) = sys::pages(new_len) else { return address(Err(MapError::Invalid)) };
+        let inside = |addr: usize| pager.range().contains(&addr);
+        if old_len == 0 || new_pages == 0 || fixed.is_some_and(|addr| !inside(addr)) {
+            return address(Err(MapError::Invalid));
+        }
+        let may_move = flags & libc::MREMAP_MAYMOVE != 0;
+        let keep_old = flags & libc::MREMAP_DONTUNMAP != 0;
+        return address(pager.remap(old.addr(), old_pages, new_pages, may_move, fixed, keep_old));
+    }
+    if let Some((pager, pages)) = fixed.and_then(|addr| pager_of(addr, new_len)) {
+        return address(pager.map_foreign(new.addr(), pages, &mut || raw()));
+    }
+    address(raw().map_err(MapError::Kernel))
+}
+
+/// What the advice means for managed memory: `Ok(None)` is accepted and has no effect.
+fn advice(advice: c_int) -> Result<Option<Advice>, MapError> {
+    Ok(match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE | libc::MADV_DONTNEED_LOCKED => {
+            Some(Advice::DontNeed)
+        }
+        libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => Some(Advice::WillNeed),
+        libc::MADV_COLD | libc::MADV_PAGEOUT => Some(Advice::Cold),
+        libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL => None,
+        libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => None,
+        libc::MADV_DONTDUMP | libc::MADV_DODUMP | libc::MADV_DOFORK | libc::MADV_KEEPONFORK => None,
+        _ => return Err(MapError::Invalid),
+    })
+}
+
+fn advise_managed(pager: &Pager, addr: usize, len: usize, value: c_int) -> Result<(), MapError> {
+    if value == libc::MADV_WIPEONFORK {
+        return wipe_on_fork(pager, addr, len);
+    }
+    advice(value)?.map_or(Ok(()), |advice| pager.advise(addr, len, advice))
+}
+
+/// The page or two in which a random number generator notices a fork: made the kernel's, contents kept.
+/// Larger ranges are refused, as by kernels that do not know this advice.
+fn wipe_on_fork(pager: &Pager, addr: usize, len: usize) -> Result<(), MapError> {
+    const MOST: usize = 1 << 20;
+    if len > MOST {
+        return Err(MapError::Invalid);
+    }
+    let memory: *mut u8 = ptr::with_exposed_provenance_mut(addr);
+    let mut contents = vec![0u8; len];
+    // SAFETY: the program owns the range; it is about to use it, and so may this thread.
+    unsafe { ptr::copy_nonoverlapping(memory, contents.as_mut_ptr(), len) };
+    let request = Request {
+        addr,
+        len,
+        prot: libc::PROT_READ | libc::PROT_WRITE,
+        flags: libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+        fd: -1,
+        offset: 0,
+    };
+    pager.map_foreign(addr, len, &mut || request.raw())?;
+    // SAFETY: freshly mapped, readable and writable.
+    unsafe {
+        ptr::copy_nonoverlapping(contents.as_ptr(), memory, len);
+        match sys::call_int(libc::SYS_madvise, [addr, len, uint(libc::MADV_WIPEONFORK), 0, 0]) {
+            0 => Ok(()),
+            _ => Err(MapError::Kernel(sys::errno())),
+        }
+    }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, value: c_int) -> c_int {
+    on_parts(libc::SYS_madvise, addr.addr(), len, [uint(value), 0, 0], |pager, addr, len| {
+        advise_managed(pager, addr, len, value)
+    })
+}
+
+/// POSIX_MADV_DONTNEED keeps the contents, unlike MADV_DONTNEED: it does nothing, as in glibc.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, value: c_int) -> c_int {
+    if value == libc::POSIX_MADV_DONTNEED {
+        return 0;
+    }
+    let before = sys::errno();
+    // SAFETY: the program's.
+    let done = unsafe { madvise(addr, len, value) };
+    let error = if done == 0 { 0 } else { sys::errno() };
+    sys::set_errno(before);
+    error
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
+    // SAFETY: the program's.
+    unsafe { mlock2(addr, len, 0) }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: u32) -> c_int {
+    let (start, len) = page_bounds(addr.addr(), len);
+    on_parts(libc::SYS_mlock2, start, len, [flags as usize, 0, 0], Pager::lock)
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
+    let (start, len) = page_bounds(addr.addr(), len);
+    on_parts(libc::SYS_munlock, start, len, [0; 3], Pager::unlock)
+}
+
+/// These two calls round the start down and the end up.
+fn page_bounds(addr: usize, len: usize) -> (usize, usize) {
+    let offset = addr % PAGE;
+    (addr - offset, len.saturating_add(if len == 0 { 0 } else { offset }))
+}
+
+/// Refused while memory is held under a limit: it would pin the whole range, and the limit is less than that.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlockall(flags: c_int) -> c_int {
+    if pager().is_some() {
+        return sys::fail(libc::ENOMEM);
+    }
+    // SAFETY: locking changes no contents.
+    unsafe { sys::call_int(libc::SYS_mlockall, [uint(flags), 0, 0, 0, 0]) }
+}
+
+/// Advice to this process about itself goes range by range through `madvise`; all else to the kernel.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn process_madvise(
+    pidfd: c_int,
+    ranges: *const libc::iovec,
+    count: usize,
+    value: c_int,
+    flags: u32,
+) -> isize {
+    let destructive = [libc::MADV_DONTNEED, libc::MADV_FREE];
+    let managed = |range: &libc::iovec| pager_of(range.iov_base.addr(), range.iov_len).is_some();
+    // SAFETY: the program's.
+    let list =
+        unsafe { if ranges.is_null() { &[] } else { std::slice::from_raw_parts(ranges, count.min(1024)) } };
+    if is_self(pidfd) && !destructive.contains(&value) && list.iter().any(managed) {
+        let mut done = 0isize;
+        for range in list {
+            // SAFETY: the program's.
+            if unsafe { madvise(range.iov_base, range.iov_len, value) } != 0 {
+                return if done == 0 { -1 } else { done };
+            }
+            done = done.saturating_add_unsigned(range.iov_len);
+        }
+        return done;
+    }
+    let fd = uint(pidfd);
+    let args = [fd, ranges.addr(), count, uint(value), flags as usize];
+    // SAFETY: the program's.
+    #[allow(clippy::cast_possible_truncation)] // long and isize are the same here
+    unsafe {
+        sys::call(libc::SYS_process_madvise, args) as isize
+    }
+}
+
+/// True when a pidfd is this process's own: PIDFD_SELF, or what fdinfo says.
+fn is_self(pidfd: c_int) -> bool {
+    const PIDFD_SELF_THREAD: c_int = -10000;
+    const PIDFD_SELF_THREAD_GROUP: c_int = -10001;
+    if [PIDFD_SELF_THREAD, PIDFD_SELF_THREAD_GROUP].contains(&pidfd) {
+        return true;
+    }
+    let _internal = tls::Internal::enter();
+    let Ok(text) = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")) else { return false };
+    let pid = std::process::id();
+    text.lines().any(|line| line.strip_prefix("Pid:").is_some_and(|n| n.trim().parse() == Ok(pid)))
+}

@@ -1,0 +1,33 @@
+//! The functions behind those that this library replaces and then needs itself.
+//!
+//! Found with dlsym(RTLD_NEXT), at the first use or earlier. dlsym allocates and takes the dynamic linker's lock:
+//! whoever asks is internal and holds no lock of ours.
+
+/// Declares a module with the name of a C function: `get` finds the original, once.
+macro_rules! function {
+    (fn $name:ident($($arg:ty),*) -> $out:ty) => {
+        #[allow(non_snake_case)]
+        mod $name {
+            #[allow(unused_imports)]
+            use super::*;
+            pub type Function = unsafe extern "C" fn($($arg),*) -> $out;
+            static FOUND: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
+                std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+
+            /// The original; `None` when this libc has no such function.
+            pub fn get() -> Option<Function> {
+                let mut found = FOUND.load(std::sync::atomic::Ordering::Acquire);
+                if found.is_null() {
+                    let name = concat!(stringify!($name), "\0");
+                    // SAFETY: the name ends with a zero byte.
+                    found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
+                    FOUND.store(found, std::sync::atomic::Ordering::Release);
+                }
+                // SAFETY: the symbol of that name has that type, which is a nullable pointer as an Option.
+                unsafe { std::mem::transmute::<*mut std::ffi::c_void, Option<Function>>(found) }
+            }
+        }
+    };
+}
+
+pub(crate) use function;

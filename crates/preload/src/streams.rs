@@ -1,0 +1,51 @@
+//! stdio streams live outside managed memory.
+//!
+//! In the child of a fork, libc resets the lock of every open stream before any handler runs, so before the pager
+//! has taken over there: a FILE that was evicted would be read as zeros. Streams are therefore made while this
+//! library is internal. Their buffers are allocated later, by the program, and are managed.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use libc::FILE;
+
+use crate::tls::Internal;
+use crate::{init, real, sys};
+
+/// Replaces a function that makes a stream: the same, internal while memory is managed.
+macro_rules! stream {
+    ($module:ident, fn $name:ident($($arg:ident: $ty:ty),*)) => {
+        mod $module {
+            use super::*;
+            real::function!(fn $name($($ty),*) -> *mut FILE);
+
+            /// # Safety
+            /// As in C.
+            #[unsafe(export_name = stringify!($name))]
+            pub unsafe extern "C" fn replacement($($arg: $ty),*) -> *mut FILE {
+                let internal = init::is_active().then(Internal::enter);
+                let real = $name::get();
+                let Some(real) = real else {
+                    sys::set_errno(libc::ENOSYS);
+                    return std::ptr::null_mut();
+                };
+                // SAFETY: the program's.
+                let file = unsafe { real($($arg),*) };
+                drop(internal);
+                file
+            }
+        }
+    };
+}
+
+type Text = *const c_char;
+
+stream!(fopen_, fn fopen(path: Text, mode: Text));
+stream!(fopen64_, fn fopen64(path: Text, mode: Text));
+stream!(fdopen_, fn fdopen(fd: c_int, mode: Text));
+stream!(popen_, fn popen(command: Text, mode: Text));
+stream!(tmpfile_, fn tmpfile());
+stream!(tmpfile64_, fn tmpfile64());
+stream!(fmemopen_, fn fmemopen(buffer: *mut c_void, len: usize, mode: Text));
+stream!(open_memstream_, fn open_memstream(buffer: *mut *mut c_char, len: *mut usize));
+stream!(open_wmemstream_, fn open_wmemstream(buffer: *mut *mut c_int, len: *mut usize));
+stream!(setmntent_, fn setmntent(path: Text, mode: Text));

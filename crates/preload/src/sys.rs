@@ -1,0 +1,71 @@
+//! The system calls behind the functions that this library replaces.
+//!
+//! `libc::syscall` is not replaced by anything here; it sets errno and returns -1 as the replaced functions do.
+//! Asking the dynamic linker for the original instead would allocate.
+
+use std::ffi::{c_int, c_long, c_void};
+
+pub const PAGE: usize = 4096;
+
+/// What a failed mapping call returns.
+pub const FAILED: *mut c_void = libc::MAP_FAILED;
+
+/// Sets errno.
+pub fn set_errno(errno: c_int) {
+    // SAFETY: the address of this thread's errno is always valid.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+pub fn errno() -> c_int {
+    // SAFETY: the address of this thread's errno is always valid.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets errno and returns -1.
+pub fn fail(errno: c_int) -> c_int {
+    set_errno(errno);
+    -1
+}
+
+/// Rounds up to pages; `None` on overflow.
+pub fn pages(len: usize) -> Option<usize> {
+    len.checked_next_multiple_of(PAGE)
+}
+
+/// A system call of up to five arguments: -1 and errno on failure.
+pub unsafe fn call(number: c_long, args: [usize; 5]) -> c_long {
+    // SAFETY: forwarded to the caller.
+    unsafe { libc::syscall(number, args[0], args[1], args[2], args[3], args[4]) }
+}
+
+/// The same for the calls that return an int.
+#[allow(clippy::cast_possible_truncation)] // 0 or -1
+pub unsafe fn call_int(number: c_long, args: [usize; 5]) -> c_int {
+    // SAFETY: forwarded to the caller.
+    unsafe { call(number, args) as c_int }
+}
+
+pub unsafe fn mmap(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: forwarded to the caller.
+    unsafe { libc::syscall(libc::SYS_mmap, addr, len, prot, flags, fd, offset) as *mut c_void }
+}
+
+pub unsafe fn munmap(addr: usize, len: usize) -> c_int {
+    // SAFETY: forwarded to the caller.
+    unsafe { call_int(libc::SYS_munmap, [addr, len, 0, 0, 0]) }
+}
+
+/// Private anonymous memory from the kernel, for ramfold itself; null on failure.
+pub fn map_private(len: usize, prot: c_int) -> *mut c_void {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping where the kernel chooses touches no existing memory.
+    let p = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+    if p == FAILED { std::ptr::null_mut() } else { p }
+}

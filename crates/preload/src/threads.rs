@@ -1,0 +1,163 @@
+//! Threads of the program.
+//!
+//! A new thread's control block and its thread-local tables are allocated while this library is internal, so that
+//! threads of the pager may walk libc's list of threads without a fault; a stack that the program brings itself, in
+//! managed memory, is locked for the same reason. Program threads are counted: the pager's threads would keep a
+//! process alive whose main thread has called pthread_exit, so the last program thread to end exits for it.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use libc::{pthread_attr_t, pthread_key_t, pthread_t};
+
+use crate::tls::Internal;
+use crate::{gate, init, real, sys, tls};
+
+/// A thread's start function. It may be unwound through: pthread_exit and cancellation do.
+pub type Start = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+real::function!(fn pthread_create(*mut pthread_t, *const pthread_attr_t, Start, *mut c_void) -> c_int);
+real::function!(fn thrd_create(*mut pthread_t, Start, *mut c_void) -> c_int);
+
+/// Threads of the program that have not ended.
+static PROGRAM_THREADS: AtomicUsize = AtomicUsize::new(1);
+/// The key whose destructor sees threads end; plus one, 0 when there is none.
+static KEY: AtomicU32 = AtomicU32::new(0);
+/// glibc runs destructors in up to four rounds: ours counts them, to be among the last.
+const ROUNDS: usize = 3;
+
+/// Resolves what must not be looked for later, and watches for the end of the main thread.
+pub fn register_main() {
+    let _internal = Internal::enter();
+    let mut key: pthread_key_t = 0;
+    pthread_create::get();
+    // SAFETY: the destructor lives as long as the process.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(ended)) } == 0 {
+        KEY.store(key + 1, Ordering::Release);
+    }
+    watch(1);
+}
+
+/// In the child of a fork.
+pub fn only_this_one() {
+    PROGRAM_THREADS.store(1, Ordering::Relaxed);
+}
+
+fn watch(round: usize) {
+    if let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) {
+        // SAFETY: the key exists.
+        unsafe { libc::pthread_setspecific(key, ptr::without_provenance(round)) };
+    }
+}
+
+unsafe extern "C" fn ended(round: *mut c_void) {
+    if round.addr() < ROUNDS {
+        return watch(round.addr() + 1);
+    }
+    gate::leave_for_good(tls::thread());
+    if PROGRAM_THREADS.fetch_sub(1, Ordering::AcqRel) == 1 {
+        // SAFETY: what libc does when the last thread ends.
+        unsafe { libc::exit(0) };
+    }
+}
+
+struct Package {
+    start: Start,
+    arg: *mut c_void,
+}
+
+extern "C-unwind" fn begin(package: *mut c_void) -> *mut c_void {
+    // SAFETY: made by `package` for this thread alone.
+    let Package { start, arg } = *unsafe { Box::from_raw(package.cast::<Package>()) };
+    watch(1);
+    start(arg)
+}
+
+/// Starts a program thread with `create`, which gets the start function and its argument.
+fn start(start: Start, arg: *mut c_void, create: impl FnOnce(Start, *mut c_void) -> c_int) -> c_int {
+    let package = Box::into_raw(Box::new(Package { start, arg }));
+    PROGRAM_THREADS.fetch_add(1, Ordering::Relaxed);
+    let internal = Internal::enter();
+    let error = create(begin, package.cast());
+    drop(internal);
+    if error != 0 {
+        PROGRAM_THREADS.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: no thread has it.
+        drop(unsafe { Box::from_raw(package) });
+    }
+    error
+}
+
+/// Locks a stack that the program chose, when it is managed memory.
+unsafe fn lock_stack(attr: *const pthread_attr_t) {
+    let (mut stack, mut len) = (ptr::null_mut(), 0);
+    // SAFETY: the program's attributes.
+    if unsafe { libc::pthread_attr_getstack(attr, &raw mut stack, &raw mut len) } != 0 {
+        return;
+    }
+    if init::range().contains(&stack.addr())
+        && let Some(pager) = init::pager()
+    {
+        let first = stack.addr() / sys::PAGE * sys::PAGE;
+        let end = (stack.addr() + len).next_multiple_of(sys::PAGE);
+        let _ = pager.lock(first, end - first);
+    }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(export_name = "pthread_create")]
+pub unsafe extern "C" fn create(
+    thread: *mut pthread_t,
+    attr: *const pthread_attr_t,
+    function: Start,
+    arg: *mut c_void,
+) -> c_int {
+    let Some(real) = pthread_create::get() else { return libc::EAGAIN };
+    if !init::is_active() {
+        // SAFETY: the program's.
+        return unsafe { real(thread, attr, function, arg) };
+    }
+    if !attr.is_null() {
+        // SAFETY: the program's.
+        unsafe { lock_stack(attr) };
+    }
+    // SAFETY: the program's.
+    start(function, arg, |begin, package| unsafe { real(thread, attr, begin, package) })
+}
+
+/// # Safety
+/// As in C. The start function returns an int: in the same register, so it may be called as one returning a pointer.
+#[unsafe(export_name = "thrd_create")]
+pub unsafe extern "C" fn create_c11(thread: *mut pthread_t, function: Start, arg: *mut c_void) -> c_int {
+    let Some(real) = ({
+        let _internal = Internal::enter();
+        thrd_create::get()
+    }) else {
+        return 1; // thrd_error
+    };
+    if !init::is_active() {
+        // SAFETY: the program's.
+        return unsafe { real(thread, function, arg) };
+    }
+    // SAFETY: the program's.
+    start(function, arg, |begin, package| unsafe { real(thread, begin, package) })
+}
+
+/// The attributes of a pager thread: detached, on the given stack. libc's part of the work only.
+pub unsafe fn create_internal(stack: *mut c_void, len: usize, start: Start, arg: *mut c_void) -> c_int {
+    let Some(real) = pthread_create::get() else { return libc::EAGAIN };
+    let (mut attr, mut thread) = (MaybeUninit::uninit(), 0);
+    let attr = attr.as_mut_ptr();
+    // SAFETY: the attributes are initialised by the first call, and the stack is the caller's to give.
+    unsafe {
+        libc::pthread_attr_init(attr);
+        libc::pthread_attr_setdetachstate(attr, libc::PTHREAD_CREATE_DETACHED);
+        libc::pthread_attr_setstack(attr, stack, len);
+        let error = real(&raw mut thread, attr, start, arg);
+        libc::pthread_attr_destroy(attr);
+        error
+    }
+}
