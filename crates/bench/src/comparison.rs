@@ -1,0 +1,161 @@
+//! Medians over the rounds, their ratios, and the table.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::measure::{Outcome, Side};
+
+/// All outcomes of one workload.
+#[derive(Debug)]
+pub struct Row {
+    /// The workload's name.
+    pub name: &'static str,
+    /// What the kernel's sides were limited to, in bytes.
+    pub limit: u64,
+    /// What ramfold was limited to, the highest over the rounds, in bytes.
+    pub ramfold_limit: u64,
+    /// One outcome a round.
+    pub sides: BTreeMap<Side, Vec<Outcome>>,
+}
+
+impl Row {
+    fn median(&self, side: Side, value: impl Fn(&Outcome) -> Option<f64>) -> Option<f64> {
+        let mut values: Vec<f64> = self.sides.get(&side)?.iter().filter_map(value).collect();
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        match values.len() {
+            0 => None,
+            len if len % 2 == 1 => Some(values[middle]),
+            _ => Some((values[middle - 1] + values[middle]) / 2.0),
+        }
+    }
+
+    fn rate(&self, side: Side) -> Option<f64> {
+        self.median(side, |outcome| outcome.result["rate"].as_f64())
+    }
+
+    /// ramfold's rate over the other side's: above 1, ramfold is faster.
+    fn ramfold_over(&self, side: Side) -> Option<f64> {
+        Some(self.rate(Side::Ramfold)? / self.rate(side)?)
+    }
+
+    fn unit(&self) -> String {
+        let first = self.sides.values().flatten().next();
+        first.and_then(|outcome| outcome.result["unit"].as_str()).unwrap_or("").to_owned()
+    }
+
+    fn latency(&self, side: Side, percentile: &str) -> Option<f64> {
+        self.median(side, |outcome| outcome.result["latency_ns"][percentile].as_f64())
+    }
+
+    /// Medians, ratios and every round's rate.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let sides: serde_json::Map<_, _> =
+            self.sides.keys().map(|side| (side.name().to_owned(), self.side_json(*side))).collect();
+        json!({
+            "workload": self.name,
+            "unit": self.unit(),
+            "limit_bytes": self.limit,
+            "ramfold_limit_bytes": self.ramfold_limit,
+            "sides": sides,
+            "ramfold_over_zswap": self.ramfold_over(Side::Zswap),
+            "ramfold_over_disk": self.ramfold_over(Side::Disk),
+        })
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    fn side_json(&self, side: Side) -> Value {
+        let rates: Vec<&Value> = self.sides[&side].iter().map(|outcome| &outcome.result["rate"]).collect();
+        json!({
+            "rate": self.rate(side),
+            "rates": rates,
+            "faults_per_s": self.median(side, |outcome| Some(outcome.faults_per_s)),
+            "p50_ns": self.latency(side, "p50"),
+            "p99_ns": self.latency(side, "p99"),
+            "max_ns": self.latency(side, "max"),
+            "dram_bytes": self.median(side, |outcome| Some(outcome.dram as f64)),
+            "zswap_pool_bytes": self.median(side, |outcome| Some(outcome.zswap_pool as f64)),
+        })
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    fn lines(&self) -> Vec<[String; 9]> {
+        let line = |side: &Side| {
+            [
+                self.name.to_owned(),
+                side.name().to_owned(),
+                number(self.rate(*side)),
+                self.unit(),
+                number(self.median(*side, |outcome| Some(outcome.faults_per_s))),
+                microseconds(self.latency(*side, "p50")),
+                microseconds(self.latency(*side, "p99")),
+                number(self.median(*side, |outcome| Some(outcome.dram as f64 / f64::from(1 << 20)))),
+                self.ramfold_over(*side).map_or_else(dash, |ratio| format!("{ratio:.2}")),
+            ]
+        };
+        self.sides.keys().map(line).collect()
+    }
+}
+
+/// The table: one line a workload and side, medians.
+#[must_use]
+pub fn table(rows: &[Row]) -> String {
+    let heading =
+        ["workload", "side", "rate", "", "faults/s", "p50 us", "p99 us", "DRAM MiB", "ramfold/this"]
+            .map(str::to_owned);
+    let lines: Vec<_> = std::iter::once(heading).chain(rows.iter().flat_map(Row::lines)).collect();
+    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..9).map(width).collect();
+    lines.iter().map(|line| aligned(line, &widths)).collect()
+}
+
+/// Names to the left, numbers to the right.
+fn aligned(line: &[String], widths: &[usize]) -> String {
+    let cell = |(column, text): (usize, &String)| match column {
+        0 | 1 | 3 => format!("{text:<0$}", widths[column]),
+        _ => format!("{text:>0$}", widths[column]),
+    };
+    let cells: Vec<_> = line.iter().enumerate().map(cell).collect();
+    cells.join("  ").trim_end().to_owned() + "\n"
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map_or_else(dash, |value| format!("{value:.0}"))
+}
+
+fn microseconds(ns: Option<f64>) -> String {
+    ns.map_or_else(dash, |ns| format!("{:.1}", ns / 1000.0))
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcomes(rates: &[f64]) -> Vec<Outcome> {
+        let outcome = |rate: &f64| Outcome {
+            result: json!({ "unit": "touches/s", "rate": rate, "latency_ns": { "p50": 1500 } }),
+            dram: 3 << 20,
+            zswap_pool: 0,
+            faults_per_s: 7.0,
+        };
+        rates.iter().map(outcome).collect()
+    }
+
+    #[test]
+    fn ratios_are_of_medians() {
+        let sides =
+            [(Side::Zswap, outcomes(&[1.0, 100.0, 2.0])), (Side::Ramfold, outcomes(&[3.0, 4.0, 5.0]))];
+        let row = Row { name: "uniform", limit: 1, ramfold_limit: 2, sides: BTreeMap::from(sides) };
+        assert_eq!(row.json()["ramfold_over_zswap"], json!(2.0));
+        assert_eq!(row.json()["ramfold_over_disk"], Value::Null);
+        let table = table(&[row]);
+        let zswap: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(zswap, ["uniform", "zswap", "2", "touches/s", "7", "1.5", "-", "3", "2.00"]);
+    }
+}

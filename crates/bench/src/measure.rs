@@ -1,0 +1,228 @@
+//! One run of one workload on one side, and what it used.
+//!
+//! Every side's program starts in a memory cgroup of its own, so that all pay for the accounting; only the kernel's
+//! sides have a limit there. While it runs, memory is sampled from outside.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::cgroup::Cgroup;
+use crate::kernel_swap::{Zswap, drop_caches, zswap_pool};
+
+/// Set by Ctrl-C; every wait then ends with an error, and what was set up is taken down.
+pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+const SAMPLE: Duration = Duration::from_millis(50);
+
+/// How a program's memory is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Side {
+    /// No limit.
+    Unlimited,
+    /// The cgroup's limit, swap compressed by zswap.
+    Zswap,
+    /// The cgroup's limit, swap on disk.
+    Disk,
+    /// `ramfold run -m`.
+    Ramfold,
+}
+
+impl Side {
+    /// In the order of a round: ramfold comes after zswap, whose pool is added to its limit.
+    pub const ALL: [Self; 4] = [Self::Unlimited, Self::Zswap, Self::Disk, Self::Ramfold];
+
+    /// As in the table.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unlimited => "unlimited",
+            Self::Zswap => "zswap",
+            Self::Disk => "disk",
+            Self::Ramfold => "ramfold",
+        }
+    }
+}
+
+/// A program, and who drives it from outside the limit, if not it itself.
+#[derive(Debug)]
+pub struct Workload {
+    /// What runs under the limit.
+    pub program: Vec<String>,
+    /// Prints the JSON line in the program's place, and ends it.
+    pub client: Option<Vec<String>>,
+}
+
+/// What a run gave.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// The workload's JSON line.
+    pub result: Value,
+    /// The highest sum of resident memory and zswap pool, in bytes.
+    pub dram: u64,
+    /// The highest growth of zswap's pool, in bytes.
+    pub zswap_pool: u64,
+    /// Faults a second: of the measured phase where the workload counts them, else of the whole run.
+    pub faults_per_s: f64,
+}
+
+/// Where the measuring program keeps its things.
+#[derive(Debug)]
+pub struct Bench {
+    /// The ramfold binary.
+    pub ramfold: Option<PathBuf>,
+    /// More options for `ramfold run`.
+    pub ramfold_options: Vec<String>,
+    /// Prepared, off between runs.
+    pub zswap: Option<Zswap>,
+}
+
+impl Bench {
+    /// Runs `workload` on `side` with at most `limit` bytes (ignored by the unlimited side).
+    ///
+    /// # Errors
+    /// The program fails, or the limit cannot be set up.
+    pub fn run(&self, workload: &Workload, side: Side, limit: u64) -> Result<Outcome> {
+        let stats = std::env::temp_dir().join(format!("ramfold-bench-{}.json", std::process::id()));
+        let cgroup = Cgroup::new(&format!("ramfold-bench-{}", std::process::id()))?;
+        if matches!(side, Side::Zswap | Side::Disk) {
+            cgroup.limit(limit)?;
+        }
+        if let Some(zswap) = &self.zswap {
+            zswap.enable(side == Side::Zswap)?;
+        }
+        drop_caches()?;
+        let command = match side {
+            Side::Ramfold => self.under_ramfold(&workload.program, limit, &stats)?,
+            _ => command(&workload.program),
+        };
+        let outcome = supervise(command, workload.client.as_deref(), &cgroup, &stats);
+        let _ = std::fs::remove_file(&stats);
+        outcome.with_context(|| format!("on {}", side.name()))
+    }
+
+    fn under_ramfold(&self, program: &[String], limit: u64, stats: &Path) -> Result<Command> {
+        let mut command = Command::new(self.ramfold.as_ref().context("no ramfold binary")?);
+        command.args(["run", "-m", &limit.to_string(), "--stats"]).arg(stats);
+        command.args(&self.ramfold_options).arg("--").args(program);
+        Ok(command)
+    }
+}
+
+fn command(words: &[String]) -> Command {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+/// Runs the program in the group, and the client outside of it, to their ends.
+fn supervise(
+    mut program: Command,
+    client: Option<&[String]>,
+    cgroup: &Cgroup,
+    stats: &Path,
+) -> Result<Outcome> {
+    cgroup.contain(&mut program);
+    program.stdin(Stdio::null());
+    program.stdout(if client.is_some() { Stdio::null() } else { Stdio::piped() });
+    let start = Instant::now();
+    let mut memory = Memory::before(cgroup)?;
+    let mut program = Running::start(&mut program)?;
+    let text = match client {
+        None => memory.watch_to_end(&mut program)?,
+        Some(words) => {
+            let mut client = Running::start(command(words).stdout(Stdio::piped()))?;
+            let text = memory.watch_to_end(&mut client)?;
+            memory.watch_to_end(&mut program)?;
+            text
+        }
+    };
+    let seconds = start.elapsed().as_secs_f64();
+    let last = text.lines().last().context("the workload printed nothing")?;
+    let result: Value = serde_json::from_str(last).with_context(|| format!("not a JSON line: {last}"))?;
+    let faults_per_s = match result["faults_per_s"].as_f64() {
+        Some(counted) => counted,
+        None => whole_run_faults(cgroup, stats)? / seconds,
+    };
+    Ok(Outcome { result, dram: memory.dram, zswap_pool: memory.pool, faults_per_s })
+}
+
+/// ramfold's own count where it ran, else the kernel's.
+#[allow(clippy::cast_precision_loss)]
+fn whole_run_faults(cgroup: &Cgroup, stats: &Path) -> Result<f64> {
+    match std::fs::read_to_string(stats) {
+        Ok(text) => {
+            let stats: Value = serde_json::from_str(&text).context("ramfold's statistics are no JSON")?;
+            stats["faults"].as_f64().context("ramfold's statistics have no faults")
+        }
+        Err(_) => Ok(cgroup.major_faults()? as f64),
+    }
+}
+
+/// Peaks, sampled.
+struct Memory<'a> {
+    cgroup: &'a Cgroup,
+    pool_before: u64,
+    pool: u64,
+    dram: u64,
+}
+
+impl<'a> Memory<'a> {
+    fn before(cgroup: &'a Cgroup) -> Result<Self> {
+        Ok(Self { cgroup, pool_before: zswap_pool().unwrap_or(0), pool: 0, dram: 0 })
+    }
+
+    fn sample(&mut self) -> Result<()> {
+        let pool = zswap_pool().unwrap_or(0).saturating_sub(self.pool_before);
+        self.pool = self.pool.max(pool);
+        self.dram = self.dram.max(self.cgroup.resident()? + pool);
+        Ok(())
+    }
+
+    /// What the program printed.
+    fn watch_to_end(&mut self, running: &mut Running) -> Result<String> {
+        let status = loop {
+            if let Some(status) = running.0.try_wait()? {
+                break status;
+            }
+            ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+            self.sample()?;
+            std::thread::sleep(SAMPLE);
+        };
+        let mut text = String::new();
+        if let Some(stdout) = &mut running.0.stdout {
+            stdout.read_to_string(&mut text)?;
+        }
+        succeeded(status, &text)?;
+        Ok(text)
+    }
+}
+
+fn succeeded(status: ExitStatus, text: &str) -> Result<()> {
+    if !status.success() {
+        bail!("the program ended with {status}: {text}");
+    }
+    Ok(())
+}
+
+/// A child that does not outlive its owner.
+struct Running(Child);
+
+impl Running {
+    fn start(command: &mut Command) -> Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        Ok(Self(command.spawn().with_context(|| format!("cannot start {name}"))?))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
