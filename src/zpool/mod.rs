@@ -4,7 +4,22 @@
 //! kept is the store's business. The interface is that of the kernel's `include/linux/zpool.h` in its last
 //! form (read and write, not map and unmap).
 
+mod arena;
+#[cfg(test)]
+mod conformance;
+mod pages;
+mod reservation;
+mod xvmalloc;
+mod zbud;
+mod zsmalloc;
+
 use std::fmt::Debug;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use arena::{ArenaOptions, PageLimit};
+pub use xvmalloc::Xvmalloc;
+pub use zbud::Zbud;
+pub use zsmalloc::Zsmalloc;
 
 /// Names one object in the zpool that gave it. Fits into [`Handle::BITS`] bits, so that an entry of the store
 /// can hold it beside a length and a state.
@@ -76,4 +91,37 @@ pub enum MallocError {
     /// the system gives the zpool no more memory
     #[error("the system gives the zpool no more memory")]
     NoMemory,
+}
+
+/// The names that [`by_name`] knows.
+pub const NAMES: [&str; 3] = ["zsmalloc", "zbud", "xvmalloc"];
+
+/// A new zpool by its name.
+///
+/// # Errors
+/// [`NewZpoolError`] if there is no such zpool, or the system has no address space for it.
+pub fn by_name(name: &str, options: &ArenaOptions) -> Result<Box<dyn Zpool>, NewZpoolError> {
+    Ok(match name {
+        "zsmalloc" => Box::new(Zsmalloc::new(options)?),
+        "zbud" => Box::new(Zbud::new(options)?),
+        "xvmalloc" => Box::new(Xvmalloc::new(options)?),
+        _ => return Err(NewZpoolError::Unknown(name.to_owned())),
+    })
+}
+
+/// Why there is no new zpool.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NewZpoolError {
+    /// no zpool has that name
+    #[error("no zpool is called {0:?}; there are zsmalloc, zbud and xvmalloc")]
+    Unknown(String),
+    /// the system refuses the address space
+    #[error("the system refuses the zpool's address space: {0}")]
+    Reserve(#[from] rustix::io::Errno),
+}
+
+/// Locks. A panic elsewhere under the lock came from an assertion, before anything was changed or from the
+/// caller's own code, so the state is sound.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
