@@ -4,6 +4,22 @@
 //! is made; what a thread needs while it works lives in a [`Scratch`] of its own (the split of zram's
 //! `zcomp_params` and `zcomp_ctx`), so one codec serves any number of threads without a lock.
 
+mod deflate;
+mod heap;
+mod lz4;
+mod lz4hc;
+mod names;
+mod zstd;
+
+#[cfg(test)]
+mod conformance;
+
+pub use deflate::Deflate;
+pub use lz4::Lz4;
+pub use lz4hc::Lz4Hc;
+pub use names::{CodecNameError, NAMES, by_name};
+pub use zstd::Zstd;
+
 use crate::page::Page;
 use std::any::Any;
 use std::fmt::Debug;
