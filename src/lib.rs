@@ -8,7 +8,7 @@
 //!  Codec  Zpool  Tier                                                    (mechanism)
 //! ```
 //!
-//! The three mechanisms never see each other; only [`store`] and [`writeback`] touch all three. The library
+//! The three mechanisms never see each other; only the store and its writeback touch all three. The library
 //! has no threads of its own, no door and no async runtime.
 
 pub mod codec;
@@ -16,4 +16,40 @@ pub mod page;
 pub mod tier;
 pub mod zpool;
 
+mod config;
+mod dedup;
+mod entry;
+mod generations;
+mod index;
+mod invalidate;
+mod leaf;
+mod lru;
+mod pools;
+mod shared;
+mod stats;
+mod store;
+mod writeback;
+
+pub use config::{Config, ConfigError, PoorPages};
 pub use page::{PAGE_SIZE, Page};
+pub use pools::{Key, PoolId, PoolKind};
+pub use stats::Stats;
+pub use store::{Corrupt, LoadError, Scratch, Store, StoreError};
+pub use writeback::{Shrunk, Stop};
+
+use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Why the locks below may panic: what they protect may then be half changed.
+const POISONED: &str = "a thread panicked inside the store";
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect(POISONED)
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().expect(POISONED)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().expect(POISONED)
+}

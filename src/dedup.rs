@@ -1,0 +1,191 @@
+//! Duplicates: a table that remembers, for the hash of a page's contents, where such a page was stored.
+//!
+//! The table is a set-associative cache of hints. A set is one cache line: ten tags of 16 bits with ten places
+//! of 32. A hint may be out of date or mean another page with the same tag; whoever uses it compares the bytes.
+//! So nothing has to be taken out when an entry goes, the hash need not be kept, and a full set just forgets.
+//!
+//! It has half a slot for each stored page, 3.2 bytes. To grow smoothly it is 64 tables, each of a power of two
+//! of sets, that double one after the other (each has a slightly different threshold). The tag holds the bits
+//! of the hash that follow those which chose the set when the table was made, so a set can be split without
+//! the full hash; when more than six have been used up in this way, the table starts anew.
+
+use crate::index::Place;
+use std::sync::Mutex;
+
+const TABLES: u64 = 64;
+const WAYS: usize = 10;
+/// Tag bits that growth may use up.
+const SPENT_BITS: u32 = 6;
+const NO_PLACE: u32 = u32::MAX;
+
+/// One cache line of hints.
+#[derive(Debug, Clone)]
+#[repr(align(64))]
+struct Set {
+    tags: [u16; WAYS],
+    places: [u32; WAYS],
+    /// Slot that is overwritten next.
+    hand: u8,
+}
+
+impl Set {
+    const EMPTY: Self = Self { tags: [0; WAYS], places: [NO_PLACE; WAYS], hand: 0 };
+
+    fn find(&self, tag: u16) -> Option<usize> {
+        (0..WAYS).find(|&way| self.tags[way] == tag && self.places[way] != NO_PLACE)
+    }
+
+    fn put(&mut self, way: usize, tag: u16, place: u32) {
+        (self.tags[way], self.places[way]) = (tag, place);
+    }
+}
+
+/// A 64th of the table.
+#[derive(Debug, Default)]
+struct Table {
+    /// A power of two, or none.
+    sets: Vec<Set>,
+    /// The bit of the hash at which the tags begin.
+    window: u32,
+}
+
+impl Table {
+    fn split(&self, hash: u64) -> (usize, u16) {
+        (hash as usize & (self.sets.len() - 1), (hash >> self.window & 0xffff) as u16)
+    }
+
+    fn find(&self, hash: u64) -> Option<u32> {
+        if self.sets.is_empty() {
+            return None;
+        }
+        let (set, tag) = self.split(hash);
+        let set = &self.sets[set];
+        set.find(tag).map(|way| set.places[way])
+    }
+
+    /// Enters the hint. `wanted` is how many sets there may be.
+    fn insert(&mut self, hash: u64, place: u32, wanted: usize) {
+        if self.sets.is_empty() || self.sets.len() / 8 > wanted {
+            self.start(wanted);
+        }
+        let (at, tag) = self.split(hash);
+        let sets = self.sets.len();
+        let set = &mut self.sets[at];
+        if let Some(way) = set.find(tag).or_else(|| set.places.iter().position(|&place| place == NO_PLACE)) {
+            return set.put(way, tag, place);
+        }
+        if sets * 2 <= wanted {
+            self.double(wanted);
+            return self.insert(hash, place, self.sets.len());
+        }
+        let way = usize::from(set.hand) % WAYS;
+        set.hand = set.hand.wrapping_add(1) % WAYS as u8;
+        set.put(way, tag, place);
+    }
+
+    /// An empty table of at most `wanted` sets.
+    fn start(&mut self, wanted: usize) {
+        let bits = wanted.max(1).ilog2();
+        *self = Self { sets: vec![Set::EMPTY; 1 << bits], window: bits };
+    }
+
+    /// Splits every set in two, by the tag bit that the larger table uses to choose the set.
+    fn double(&mut self, wanted: usize) {
+        let used = self.sets.len().ilog2() - self.window;
+        if used >= SPENT_BITS {
+            return self.start(wanted);
+        }
+        let len = self.sets.len();
+        self.sets.reserve_exact(len);
+        self.sets.resize(len * 2, Set::EMPTY);
+        let (low, high) = self.sets.split_at_mut(len);
+        for (set, sibling) in low.iter_mut().zip(high) {
+            for way in 0..WAYS {
+                if set.tags[way] >> used & 1 != 0 {
+                    sibling.put(way, set.tags[way], set.places[way]);
+                    set.places[way] = NO_PLACE;
+                }
+            }
+        }
+    }
+}
+
+/// The table of hints.
+#[derive(Debug)]
+pub(crate) struct Dedup {
+    tables: Box<[Mutex<Table>]>,
+}
+
+impl Dedup {
+    pub(crate) fn new() -> Self {
+        Self { tables: (0..TABLES).map(|_| Mutex::default()).collect() }
+    }
+
+    /// Where a page of this hash was last stored, perhaps.
+    pub(crate) fn find(&self, hash: u64) -> Option<Place> {
+        crate::lock(&self.tables[Self::table(hash)]).find(hash).map(Place)
+    }
+
+    /// Remembers where a page of this hash is. `pages` is the number of pages stored, more or less.
+    pub(crate) fn insert(&self, hash: u64, place: Place, pages: usize) {
+        let number = Self::table(hash);
+        let even = pages / (2 * WAYS);
+        let wanted = (even + even * number / TABLES as usize) / TABLES as usize;
+        crate::lock(&self.tables[number]).insert(hash, place.0, wanted);
+    }
+
+    /// Forgets everything and gives the memory back.
+    pub(crate) fn clear(&self) {
+        self.tables.iter().for_each(|table| *crate::lock(table) = Table::default());
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn meta_bytes(&self) -> usize {
+        self.tables.iter().map(|table| crate::lock(table).sets.capacity() * size_of::<Set>()).sum()
+    }
+
+    fn table(hash: u64) -> usize {
+        (hash >> 58) as usize
+    }
+}
+
+/// The hash of a page's contents.
+pub(crate) fn content_hash(page: &crate::Page) -> u64 {
+    twox_hash::XxHash3_64::oneshot(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(number: u32) -> u64 {
+        content_hash(&{
+            let mut page = [0; crate::PAGE_SIZE];
+            page[..4].copy_from_slice(&number.to_ne_bytes());
+            page
+        })
+    }
+
+    #[test]
+    fn recent_pages_are_found_while_the_table_grows() {
+        let dedup = Dedup::new();
+        for number in 0..20_000u32 {
+            let place = Place::new(0, number >> 6, number & 63).unwrap();
+            dedup.insert(hash(number), place, number as usize);
+            assert_eq!(dedup.find(hash(number)), Some(place));
+        }
+        let found = (0..20_000).filter(|&number| {
+            dedup.find(hash(number)).is_some_and(|place| place.leaf() << 6 | place.bit() == number)
+        });
+        let (found, bytes) = (found.count(), dedup.meta_bytes());
+        assert!(found > 8_000, "half of the pages should be remembered, not {found}");
+        assert!((2 * 20_000..=5 * 20_000).contains(&bytes), "{bytes} bytes for 20000 pages");
+        dedup.clear();
+        assert_eq!((dedup.find(hash(1)), dedup.meta_bytes()), (None, 0));
+    }
+
+    #[test]
+    fn a_set_is_a_cache_line() {
+        assert_eq!(size_of::<Set>(), 64);
+    }
+}

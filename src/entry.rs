@@ -1,0 +1,231 @@
+//! Entries: what the store knows of one page, in 12 bytes.
+//!
+//! An entry is a word of 64 bits and a checksum of 32:
+//!
+//! ```text
+//!     state 3 | zpool 4 | codec 5 | length - 1: 12 | location 40      checksum of the stored bytes 32
+//! ```
+//!
+//! The location is a zpool handle, a tier slot or the number of a shared object, by state. The checksum is
+//! taken over the bytes as stored (compressed or raw), so a load can tell a damaged object before it
+//! decompresses it, and it goes with the bytes from the pool to the tier. A same-filled page needs neither
+//! length nor checksum; its word lies in their place.
+//!
+//! ```text
+//!     (none) --store--> Pool <--> Writing --written back--> Tier
+//!                        |  \______duplicate found______> Shared
+//!                        same-filled: Same
+//! ```
+//!
+//! The price: a store can know at most 32 codecs and 16 zpools in its life. The guarantee: an entry whose
+//! state is `Writing` is the very one that writeback marked, because every other way to make an entry gives
+//! another state; so writeback may compare entries to see that nothing came in between.
+
+use crate::page::PAGE_SIZE;
+use crate::tier::Slot;
+use crate::zpool::Handle;
+
+const LENGTH_SHIFT: u32 = 40;
+const CODEC_SHIFT: u32 = 52;
+const ZPOOL_SHIFT: u32 = 57;
+const STATE_SHIFT: u32 = 61;
+const LOCATION_MASK: u64 = (1 << LENGTH_SHIFT) - 1;
+
+/// Codecs that the entries of one store can name.
+pub(crate) const MAX_CODECS: usize = 1 << (ZPOOL_SHIFT - CODEC_SHIFT);
+/// Zpools that the entries of one store can name.
+pub(crate) const MAX_ZPOOLS: usize = 1 << (STATE_SHIFT - ZPOOL_SHIFT);
+
+/// Where the page of an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// In a zpool, owned by this entry alone.
+    Pool,
+    /// As `Pool`, and writeback has taken a copy that it is about to write.
+    Writing,
+    /// In an object that several entries share.
+    Shared,
+    /// In a slot of the tier.
+    Tier,
+    /// Nowhere: the page is one repeated word.
+    Same,
+}
+
+/// One entry. See the head of the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    low: u32,
+    high: u32,
+    sum: u32,
+}
+
+impl Entry {
+    /// An object of `len` bytes in a zpool.
+    pub(crate) fn pool(handle: Handle, len: usize, codec: usize, zpool: usize, sum: u32) -> Self {
+        debug_assert!((1..=PAGE_SIZE).contains(&len) && codec < MAX_CODECS && zpool < MAX_ZPOOLS);
+        let (len, codec, zpool) = (len as u64 - 1, codec as u64, zpool as u64);
+        let parts = len << LENGTH_SHIFT | codec << CODEC_SHIFT | zpool << ZPOOL_SHIFT;
+        Self::from_word(handle.to_bits() | parts | (State::Pool as u64) << STATE_SHIFT, sum)
+    }
+
+    /// A page of one repeated word.
+    pub(crate) fn same(filling: u64) -> Self {
+        let (high, low) = split(filling);
+        Self::from_word(u64::from(low) | (State::Same as u64) << STATE_SHIFT, high)
+    }
+
+    /// A part in the shared object `id`.
+    pub(crate) fn shared(id: u64) -> Self {
+        debug_assert!(id <= LOCATION_MASK);
+        Self::from_word(id | (State::Shared as u64) << STATE_SHIFT, 0)
+    }
+
+    /// The same object while writeback writes it.
+    pub(crate) fn writing(self) -> Self {
+        self.moved(State::Writing, self.location())
+    }
+
+    /// The same object, writeback's mark taken off.
+    pub(crate) fn settled(self) -> Self {
+        if self.state() == State::Writing { self.moved(State::Pool, self.location()) } else { self }
+    }
+
+    /// The same bytes, now in a slot of the tier.
+    pub(crate) fn in_tier(self, slot: Slot) -> Self {
+        self.moved(State::Tier, slot.to_bits())
+    }
+
+    pub(crate) fn state(self) -> State {
+        match self.word() >> STATE_SHIFT {
+            0 => State::Pool,
+            1 => State::Writing,
+            2 => State::Shared,
+            3 => State::Tier,
+            _ => State::Same,
+        }
+    }
+
+    /// Bytes stored.
+    pub(crate) fn len(self) -> usize {
+        usize::from((self.word() >> LENGTH_SHIFT) as u16 & 0xfff) + 1
+    }
+
+    /// The page was stored as it is, not compressed.
+    pub(crate) fn is_raw(self) -> bool {
+        self.len() == PAGE_SIZE
+    }
+
+    /// Number of the codec that made the bytes; without meaning if the page is raw.
+    pub(crate) fn codec(self) -> usize {
+        usize::from((self.word() >> CODEC_SHIFT) as u8) % MAX_CODECS
+    }
+
+    /// Number of the zpool that holds the bytes.
+    pub(crate) fn zpool(self) -> usize {
+        usize::from((self.word() >> ZPOOL_SHIFT) as u8) % MAX_ZPOOLS
+    }
+
+    /// Checksum of the stored bytes.
+    pub(crate) fn sum(self) -> u32 {
+        self.sum
+    }
+
+    /// `Pool` or `Writing`: the bytes are in a zpool under [`Entry::handle`].
+    pub(crate) fn in_pool(self) -> bool {
+        matches!(self.state(), State::Pool | State::Writing)
+    }
+
+    /// Whether taking the entry out of memory could free pool memory.
+    pub(crate) fn evictable(self) -> bool {
+        matches!(self.state(), State::Pool | State::Writing | State::Shared)
+    }
+
+    pub(crate) fn handle(self) -> Handle {
+        debug_assert!(self.in_pool());
+        Handle::from_bits(self.location())
+    }
+
+    pub(crate) fn slot(self) -> Slot {
+        debug_assert!(self.state() == State::Tier);
+        Slot::from_bits(self.location())
+    }
+
+    pub(crate) fn shared_id(self) -> u64 {
+        debug_assert!(self.state() == State::Shared);
+        self.location()
+    }
+
+    /// The word that fills the page.
+    pub(crate) fn filling(self) -> u64 {
+        debug_assert!(self.state() == State::Same);
+        u64::from(self.sum) << 32 | u64::from(self.low)
+    }
+
+    fn location(self) -> u64 {
+        self.word() & LOCATION_MASK
+    }
+
+    fn moved(self, state: State, location: u64) -> Self {
+        let kept = self.word() & !LOCATION_MASK & ((1 << STATE_SHIFT) - 1);
+        Self::from_word(kept | location | (state as u64) << STATE_SHIFT, self.sum)
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.high) << 32 | u64::from(self.low)
+    }
+
+    fn from_word(word: u64, sum: u32) -> Self {
+        let (high, low) = split(word);
+        Self { low, high, sum }
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}(at {:#x}, {} bytes, sum {:08x})", self.state(), self.location(), self.len(), self.sum)
+    }
+}
+
+/// High and low half.
+fn split(word: u64) -> (u32, u32) {
+    ((word >> 32) as u32, (word & u64::from(u32::MAX)) as u32)
+}
+
+/// The checksum of stored bytes: XXH3, cut to 32 bits.
+pub(crate) fn checksum(bytes: &[u8]) -> u32 {
+    split(twox_hash::XxHash3_64::oneshot(bytes)).1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_gives_back_what_it_was_made_of() {
+        assert_eq!(size_of::<Entry>(), 12);
+        let handle = Handle::from_bits((1 << Handle::BITS) - 1);
+        for len in [1, 2, 2048, 4095, 4096] {
+            let entry = Entry::pool(handle, len, MAX_CODECS - 1, MAX_ZPOOLS - 1, 0xdead_beef);
+            assert_eq!((entry.state(), entry.handle(), entry.len()), (State::Pool, handle, len));
+            assert_eq!((entry.codec(), entry.zpool()), (MAX_CODECS - 1, MAX_ZPOOLS - 1));
+            assert_eq!((entry.sum(), entry.is_raw()), (0xdead_beef, len == 4096));
+            let writing = entry.writing();
+            assert_eq!((writing.state(), writing.handle()), (State::Writing, handle));
+            assert!(writing != entry && writing.settled() == entry);
+            let tier = writing.in_tier(Slot::from_bits(7));
+            assert_eq!((tier.state(), tier.slot(), tier.len()), (State::Tier, Slot::from_bits(7), len));
+            assert_eq!((tier.codec(), tier.sum()), (MAX_CODECS - 1, 0xdead_beef));
+        }
+    }
+
+    #[test]
+    fn same_filled_words_and_shared_numbers_fit() {
+        for word in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
+            let entry = Entry::same(word);
+            assert_eq!((entry.state(), entry.filling()), (State::Same, word));
+        }
+        let entry = Entry::shared(LOCATION_MASK);
+        assert_eq!((entry.state(), entry.shared_id()), (State::Shared, LOCATION_MASK));
+        assert!(entry.evictable() && !entry.in_pool());
+    }
+}

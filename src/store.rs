@@ -1,0 +1,664 @@
+//! The store: which pages are kept, and where.
+//!
+//! A page is kept as one of: a repeated word in its entry, compressed bytes (or the page as it is) in a zpool,
+//! a part in an object that other pages share, or a slot of the tier. The order of work in [`Store::store`] is
+//! that of the list, so that what is cheap is tried first, and all that can fail comes before the commit point.
+//!
+//! Guarantees: after a store that succeeded a load gives that page or an error, never another page and never
+//! an older one. A persistent page leaves only by invalidation. A store that is refused leaves a persistent
+//! pool as it was, and takes the stale entry out of an ephemeral one.
+
+use crate::codec::{self, Codec, CompressError};
+use crate::config::{Config, ConfigError, Knobs, PoorPages};
+use crate::dedup::{Dedup, content_hash};
+use crate::entry::{Entry, MAX_CODECS, MAX_ZPOOLS, State, checksum};
+use crate::generations::Generations;
+use crate::index::{Index, Place, SHARDS, Spot};
+use crate::page::{PAGE_SIZE, Page, fill, same_filled};
+use crate::pools::{Key, PoolId, PoolKind, Pools};
+use crate::shared::Shared;
+use crate::stats::{Counters, Counts, Stats};
+use crate::tier::{self, Tier};
+use crate::writeback::Batch;
+use crate::zpool::{self, ArenaOptions, Handle, MallocError, Zpool};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// A store of compressed pages. All methods may be called from any thread.
+///
+/// Lock order, outermost first; each is let go before another of its own kind is taken:
+///
+/// 1. `shrinking`: one thread shrinks at a time. Held over everything, the tier's I/O included.
+/// 2. a shard of `index`: its entries, their LRU and counters. An object in a zpool is read under the lock of
+///    the shard whose entry names it, so it cannot be freed meanwhile. Never held over the tier's I/O, nor
+///    while a page is compressed; two shards are never locked at once.
+/// 3. a stripe of `shared`: its objects. The same holds for their bytes.
+/// 4. the zpools' own locks.
+///
+/// The tables of `dedup`, the locks within `codecs`, `zpools` and `pools`, and the tier's own are taken with no
+/// lock of 2 to 4 held.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) knobs: Knobs,
+    codecs: Generations<dyn Codec, MAX_CODECS>,
+    pub(crate) zpools: Generations<dyn Zpool, MAX_ZPOOLS>,
+    /// The number of the zpool that takes whole pages when the current one does not.
+    whole_pages: OnceLock<usize>,
+    pub(crate) tier: Option<Arc<dyn Tier>>,
+    pub(crate) pools: Pools,
+    pub(crate) index: Index,
+    pub(crate) shared: Shared,
+    dedup: Dedup,
+    pub(crate) counters: Counters,
+    /// The pool was at its limit and has not been under the accept threshold since.
+    pub(crate) was_full: AtomicBool,
+    pub(crate) shrinking: Mutex<()>,
+}
+
+/// One thread's working memory.
+pub struct Scratch {
+    codecs: Scratches,
+    /// A page while it is compressed, or comes from the tier.
+    packed: Box<Page>,
+    /// The contents of what may be a duplicate.
+    other: Box<Page>,
+    batch: Batch,
+}
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scratch").finish_non_exhaustive()
+    }
+}
+
+impl Scratch {
+    pub(crate) fn batch(&mut self) -> &mut Batch {
+        &mut self.batch
+    }
+}
+
+/// The working memory of each codec, by its number; made when it is first wanted.
+#[derive(Default)]
+struct Scratches(Vec<Option<codec::Scratch>>);
+
+impl Scratches {
+    fn of(&mut self, number: usize, codec: &dyn Codec) -> &mut codec::Scratch {
+        if self.0.len() <= number {
+            self.0.resize_with(number + 1, || None);
+        }
+        self.0[number].get_or_insert_with(|| codec.scratch())
+    }
+}
+
+/// Why a page was not stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// the store is switched off
+    #[error("the store is switched off")]
+    Disabled,
+    /// there is no such pool
+    #[error("there is no such pool")]
+    NoPool,
+    /// the page compresses too poorly
+    #[error("the page compresses too poorly")]
+    Poor,
+    /// the codec failed
+    #[error("the codec failed")]
+    Compress,
+    /// the pool is full
+    #[error("the pool is full and nothing could be taken out")]
+    Full,
+    /// the system gives the zpool no memory
+    #[error("the system gives the zpool no memory")]
+    NoMemory,
+    /// there is no memory for the entry
+    #[error("there is no memory for the entry")]
+    NoMeta,
+}
+
+/// Why a page was not loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// the store does not hold the page
+    #[error("the store does not hold the page")]
+    Miss,
+    /// the page is damaged
+    #[error("the page is damaged: {0}")]
+    Corrupt(Corrupt),
+    /// the tier did not give the page
+    #[error("the tier did not give the page: {0}")]
+    Tier(tier::ReadError),
+}
+
+/// How a stored page was found to be damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Corrupt {
+    /// the stored bytes are not what was stored
+    #[error("the stored bytes are not what was stored")]
+    Checksum,
+    /// the stored bytes do not decompress
+    #[error("the stored bytes do not decompress")]
+    Decompress,
+}
+
+/// What was found to have the contents of a page that is to be stored.
+enum Duplicate {
+    /// The entry of its own key.
+    Itself,
+    /// Another, which shares its object with this new entry.
+    Other(Entry),
+}
+
+impl Store {
+    /// A store as `config` says, writing back to `tier` if there is one.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if there is no such compressor or zpool.
+    pub fn new(config: &Config, tier: Option<Arc<dyn Tier>>) -> Result<Self, ConfigError> {
+        let codec = named_codec(&config.compressor)?;
+        let zpool = named_zpool(&config.zpool)?;
+        Ok(Self::from_parts(config, codec, zpool, tier))
+    }
+
+    /// A store with the given codec and zpool, whatever `config` calls them: for parts of the caller's own.
+    #[must_use]
+    pub fn from_parts(
+        config: &Config,
+        codec: Arc<dyn Codec>,
+        zpool: Arc<dyn Zpool>,
+        tier: Option<Arc<dyn Tier>>,
+    ) -> Self {
+        Self {
+            knobs: Knobs::new(config),
+            codecs: Generations::new(codec),
+            zpools: Generations::new(zpool),
+            whole_pages: OnceLock::new(),
+            tier,
+            pools: Pools::new(),
+            index: Index::new(),
+            shared: Shared::new(),
+            dedup: Dedup::new(),
+            counters: Counters::default(),
+            was_full: AtomicBool::new(false),
+            shrinking: Mutex::new(()),
+        }
+    }
+
+    /// Working memory for one thread; some hundred kilobytes once it has been used.
+    #[must_use]
+    pub fn scratch(&self) -> Scratch {
+        let mut codecs = Scratches::default();
+        let (number, codec) = self.codecs.current();
+        codecs.of(number, codec);
+        Scratch {
+            codecs,
+            packed: Box::new([0; PAGE_SIZE]),
+            other: Box::new([0; PAGE_SIZE]),
+            batch: Batch::default(),
+        }
+    }
+
+    /// A new pool of keys. `memlimit` bounds the bytes that its pages take in the zpools (what is shared is not
+    /// counted); over it, the pool's own least recently used pages go first.
+    ///
+    /// # Panics
+    /// If the store has 4096 pools.
+    pub fn create_pool(&self, kind: PoolKind, memlimit: Option<u64>) -> PoolId {
+        self.pools.create(kind, memlimit)
+    }
+
+    /// Invalidates all pages of the pool and forgets it. No other thread may use the pool any more.
+    pub fn destroy_pool(&self, pool: PoolId) {
+        if self.pools.exists(pool) {
+            self.invalidate_leaves(|leaf| leaf.pool == pool, |_| u64::MAX);
+            self.pools.destroy(pool);
+        }
+    }
+
+    /// Stores `page` under `key`, in the place of what was there.
+    ///
+    /// # Errors
+    /// [`StoreError`]. In a persistent pool the old page is still there, in an ephemeral one there is none.
+    pub fn store(&self, key: Key, page: &Page, scratch: &mut Scratch) -> Result<(), StoreError> {
+        let spot = Spot::new(key);
+        let stored = self.try_store(&spot, page, scratch);
+        if let Err(error) = stored {
+            self.count_refusal(error);
+            if key.pool.kind() == PoolKind::Ephemeral {
+                self.remove(&spot, false);
+            }
+        }
+        stored
+    }
+
+    fn try_store(&self, spot: &Spot, page: &Page, scratch: &mut Scratch) -> Result<(), StoreError> {
+        if !self.pools.exists(spot.key.pool) {
+            return Err(StoreError::NoPool);
+        }
+        if !self.knobs.enabled.load(Relaxed) {
+            return Err(StoreError::Disabled);
+        }
+        if self.knobs.same_filled.load(Relaxed)
+            && let Some(word) = same_filled(page)
+        {
+            return self.publish(spot, Entry::same(word)).map(drop);
+        }
+        let hash = self.knobs.duplicates.load(Relaxed).then(|| content_hash(page));
+        match hash.and_then(|hash| self.find_duplicate(hash, spot, page, scratch)) {
+            Some(Duplicate::Itself) => return Ok(()),
+            Some(Duplicate::Other(entry)) => return self.publish(spot, entry).map(drop),
+            None => {}
+        }
+        let entry = self.pack(spot, page, scratch)?;
+        let (place, pages) = self.publish(spot, entry)?;
+        if let (Some(hash), Some(place)) = (hash, place) {
+            self.dedup.insert(hash, place, pages);
+        }
+        Ok(())
+    }
+
+    /// An object with the contents of `page`, to be shared by this new entry.
+    fn find_duplicate(
+        &self,
+        hash: u64,
+        spot: &Spot,
+        page: &Page,
+        scratch: &mut Scratch,
+    ) -> Option<Duplicate> {
+        let place = self.dedup.find(hash)?;
+        let Scratch { codecs, other, .. } = scratch;
+        let mut equal = |object: Entry| {
+            object.in_pool() && self.unpack(object, other, codecs).is_ok() && other[..] == page[..]
+        };
+        let mut shard = self.index.lock(place.shard());
+        let (key, entry) = shard.at(place)?;
+        if key == spot.key {
+            let unchanged = match entry.state() {
+                State::Shared => self.shared.read(entry.shared_id(), equal),
+                _ => equal(entry),
+            };
+            shard.counts.stores += u64::from(unchanged);
+            shard.touch(place.leaf(), place.bit());
+            return unchanged.then_some(Duplicate::Itself);
+        }
+        match entry.state() {
+            State::Shared => self.shared.join(entry.shared_id(), equal).then_some(Duplicate::Other(entry)),
+            State::Pool | State::Writing if equal(entry) => {
+                let shared = Entry::shared(self.shared.insert(place.shard(), entry));
+                shard.put(place.leaf(), place.bit(), shared);
+                self.charge(key.pool, shared, Some(entry));
+                Some(Duplicate::Other(shared))
+            }
+            _ => None,
+        }
+    }
+
+    /// Compresses the page and places the bytes in a zpool.
+    fn pack(&self, spot: &Spot, page: &Page, scratch: &mut Scratch) -> Result<Entry, StoreError> {
+        let (codec_number, codec) = self.codecs.current();
+        let (mut zpool_number, zpool) = self.zpools.current();
+        let percent = usize::from(self.knobs.max_compression_ratio.load(Relaxed).min(100));
+        let most = (PAGE_SIZE * percent / 100).min(PAGE_SIZE - 1).min(zpool.max_size());
+        let Scratch { codecs, packed, batch, .. } = scratch;
+        let len = codec.compress(codecs.of(codec_number, codec), page, &mut packed[..most]);
+        let bytes = match len {
+            Ok(len @ 1..) => &packed[..len],
+            Err(CompressError::TooPoor) if self.knobs.poor == PoorPages::KeepRaw => {
+                if zpool.max_size() < PAGE_SIZE {
+                    zpool_number = self.whole_page_zpool()?;
+                }
+                &page[..]
+            }
+            Err(CompressError::TooPoor) => return Err(StoreError::Poor),
+            Ok(0) | Err(CompressError::Failed) => return Err(StoreError::Compress),
+        };
+        let zpool = self.zpools.get(zpool_number);
+        let handle = self.allocate(spot.key.pool, zpool, bytes.len(), batch)?;
+        zpool.write(handle, bytes);
+        Ok(Entry::pool(handle, bytes.len(), codec_number, zpool_number, checksum(bytes)))
+    }
+
+    /// Room in the zpool, within the limits. Shrinks if that is this thread's business.
+    fn allocate(
+        &self,
+        pool: PoolId,
+        zpool: &dyn Zpool,
+        size: usize,
+        batch: &mut Batch,
+    ) -> Result<Handle, StoreError> {
+        if pool.is_limited() {
+            self.keep_memlimit(pool, size as u64, batch)?;
+        }
+        if let Some(handle) = self.allocate_within_limit(zpool, size)? {
+            return Ok(handle);
+        }
+        self.counters.pool_limit_hit.add(1);
+        self.was_full.store(true, Relaxed);
+        if !self.knobs.shrink_inline {
+            return Err(StoreError::Full);
+        }
+        self.shrink_batched(batch);
+        self.allocate_within_limit(zpool, size)?.ok_or(StoreError::Full)
+    }
+
+    /// None if the pool would have to grow above its limit.
+    fn allocate_within_limit(&self, zpool: &dyn Zpool, size: usize) -> Result<Option<Handle>, StoreError> {
+        let handle = match zpool.malloc(size) {
+            Ok(handle) => handle,
+            Err(MallocError::NoMemory) => return Err(StoreError::NoMemory),
+            Err(MallocError::TooLarge) => return Err(StoreError::Poor),
+        };
+        let (held, limit) = (self.pool_bytes(), self.knobs.max_pool_bytes.load(Relaxed));
+        if held > limit {
+            zpool.free(handle);
+            return Ok(None);
+        }
+        if self.was_full.load(Relaxed) && held > self.shrink_target() {
+            self.counters.pool_limit_hit.add(1);
+        }
+        Ok(Some(handle))
+    }
+
+    /// The zpool for pages that are kept as they are, when the current one has no room for a whole page.
+    fn whole_page_zpool(&self) -> Result<usize, StoreError> {
+        if let Some(number) = self.whole_pages.get() {
+            return Ok(*number);
+        }
+        let zpool = named_zpool("zsmalloc").map_err(|_| StoreError::Poor)?;
+        let number = self.zpools.add(zpool, |zpool| zpool.name()).ok_or(StoreError::Poor)?;
+        Ok(*self.whole_pages.get_or_init(|| number))
+    }
+
+    /// Makes `entry` what the store knows under the key. Gives its place and, roughly, the number of all pages.
+    fn publish(&self, spot: &Spot, entry: Entry) -> Result<(Option<Place>, usize), StoreError> {
+        let mut shard = self.index.lock(spot.shard());
+        let Ok(leaf) = shard.reserve(spot) else {
+            drop(shard);
+            self.release(entry);
+            return Err(StoreError::NoMeta);
+        };
+        // Commit point: nothing after this can fail.
+        let old = shard.publish(leaf, spot.bit, entry);
+        self.charge(spot.key.pool, entry, old);
+        shard.counts.stores += 1;
+        let pages = usize::try_from(shard.counts.entries).unwrap_or(usize::MAX).saturating_mul(SHARDS);
+        drop(shard);
+        if let Some(old) = old {
+            self.release(old);
+        }
+        Ok((Place::new(spot.shard(), leaf, spot.bit), pages))
+    }
+
+    /// Loads the page stored under `key` into `page`. It stays stored, and is the most recently used.
+    ///
+    /// # Errors
+    /// [`LoadError`]; then the contents of `page` are undefined.
+    pub fn load(&self, key: Key, page: &mut Page, scratch: &mut Scratch) -> Result<(), LoadError> {
+        let spot = Spot::new(key);
+        let Scratch { codecs, packed, .. } = scratch;
+        loop {
+            let mut shard = self.index.lock(spot.shard());
+            let Some((leaf, entry)) = shard.get(&spot) else {
+                shard.counts.misses += 1;
+                return Err(LoadError::Miss);
+            };
+            shard.touch(leaf, spot.bit);
+            let in_tier = match entry.state() {
+                State::Shared => {
+                    self.shared.read(entry.shared_id(), |object| self.load_here(object, page, codecs))
+                }
+                _ => self.load_here(entry, page, codecs),
+            };
+            let Some(object) = in_tier.map_err(|why| self.corrupt(why))? else {
+                shard.counts.loads += 1;
+                return Ok(());
+            };
+            drop(shard);
+            let result = self.load_from_tier(object, page, packed, codecs);
+            if self.still_there(&spot, entry, object, result.is_ok()) {
+                return result;
+            }
+        }
+    }
+
+    /// Loads an entry or shared object from memory; gives it back if it is in the tier.
+    fn load_here(
+        &self,
+        object: Entry,
+        page: &mut Page,
+        codecs: &mut Scratches,
+    ) -> Result<Option<Entry>, Corrupt> {
+        match object.state() {
+            State::Same => fill(page, object.filling()),
+            State::Tier => return Ok(Some(object)),
+            _ => self.unpack(object, page, codecs)?,
+        }
+        Ok(None)
+    }
+
+    fn load_from_tier(
+        &self,
+        object: Entry,
+        page: &mut Page,
+        packed: &mut Page,
+        codecs: &mut Scratches,
+    ) -> Result<(), LoadError> {
+        let tier = self.tier.as_ref().expect("an entry in the tier was written to it");
+        let len = tier.read(object.slot(), packed).map_err(|error| {
+            self.counters.tier_fail.add(1);
+            LoadError::Tier(error)
+        })?;
+        let bytes = packed.get(..len).filter(|bytes| bytes.len() == object.len());
+        let decoded =
+            bytes.ok_or(Corrupt::Checksum).and_then(|bytes| self.decode(object, bytes, page, codecs));
+        decoded.map_err(|why| self.corrupt(why))
+    }
+
+    /// Whether the object that was read from the tier without a lock is still what the key stands for. If not,
+    /// its slot may have been used for something else meanwhile.
+    fn still_there(&self, spot: &Spot, entry: Entry, object: Entry, loaded: bool) -> bool {
+        let mut shard = self.index.lock(spot.shard());
+        let same = shard.get(spot).is_some_and(|(_, now)| {
+            now == entry && (entry == object || self.shared.read(entry.shared_id(), |now| now == object))
+        });
+        shard.counts.loads += u64::from(same && loaded);
+        shard.counts.tier_loads += u64::from(same && loaded);
+        same
+    }
+
+    /// Reads an object out of its zpool. The lock that keeps it from being freed is held.
+    fn unpack(&self, object: Entry, page: &mut Page, codecs: &mut Scratches) -> Result<(), Corrupt> {
+        let mut result = Err(Corrupt::Checksum);
+        let zpool = self.zpools.get(object.zpool());
+        zpool.read(object.handle(), object.len(), &mut |bytes| {
+            result = self.decode(object, bytes, page, codecs)
+        });
+        result
+    }
+
+    fn decode(
+        &self,
+        object: Entry,
+        bytes: &[u8],
+        page: &mut Page,
+        codecs: &mut Scratches,
+    ) -> Result<(), Corrupt> {
+        if checksum(bytes) != object.sum() {
+            return Err(Corrupt::Checksum);
+        }
+        if object.is_raw() {
+            page.copy_from_slice(bytes);
+            return Ok(());
+        }
+        let codec = self.codecs.get(object.codec());
+        codec.decompress(codecs.of(object.codec(), codec), bytes, page).map_err(|_| Corrupt::Decompress)
+    }
+
+    fn corrupt(&self, why: Corrupt) -> LoadError {
+        match why {
+            Corrupt::Checksum => self.counters.checksum_fail.add(1),
+            Corrupt::Decompress => self.counters.decompress_fail.add(1),
+        }
+        LoadError::Corrupt(why)
+    }
+
+    /// Whether the store holds a page under `key`, in memory or in the tier.
+    #[must_use]
+    pub fn contains(&self, key: Key) -> bool {
+        let spot = Spot::new(key);
+        self.index.lock(spot.shard()).get(&spot).is_some()
+    }
+
+    /// Bytes that the zpools hold now: what `max_pool_bytes` limits. A few loads from memory.
+    #[must_use]
+    pub fn pool_bytes(&self) -> u64 {
+        self.zpools.iter().map(|zpool| zpool.total_pages() as u64 * PAGE_SIZE as u64).sum()
+    }
+
+    /// Bytes of the tables of the store, its zpools and its tier.
+    #[must_use]
+    pub fn meta_bytes(&self) -> u64 {
+        let index: usize = (0..SHARDS).map(|number| self.index.lock(number).meta_bytes()).sum();
+        let zpools: usize = self.zpools.iter().map(Zpool::meta_bytes).sum();
+        let tier = self.tier.as_ref().map_or(0, |tier| tier.meta_bytes());
+        (index + self.dedup.meta_bytes() + self.shared.meta_bytes() + zpools + tier) as u64
+    }
+
+    /// All counters.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut counts = Counts::default();
+        (0..SHARDS).for_each(|number| counts.sum(&self.index.lock(number).counts));
+        let mut stats =
+            Stats { pool_total_size: self.pool_bytes(), meta_bytes: self.meta_bytes(), ..Stats::default() };
+        stats.count(&counts, &self.counters);
+        stats.count_shared(&self.shared.gauges());
+        stats
+    }
+
+    /// Has the zpools move objects together. Returns the pages given back to the system.
+    pub fn compact(&self) -> usize {
+        let pages = self.zpools.iter().map(Zpool::compact).sum();
+        self.counters.pages_compacted.add(pages as u64);
+        pages
+    }
+
+    /// Chooses the compressor for new pages. Pages stored before stay readable.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if there is no such compressor, or the store has used too many.
+    pub fn set_compressor(&self, name: &str) -> Result<(), ConfigError> {
+        let codec = named_codec(name)?;
+        let number =
+            self.codecs.add(codec, |codec| (codec.name(), codec.level())).ok_or(ConfigError::TooMany)?;
+        self.codecs.select(number);
+        Ok(())
+    }
+
+    /// Chooses the zpool for new pages. Pages stored before stay where they are.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if there is no such zpool.
+    pub fn set_zpool(&self, name: &str) -> Result<(), ConfigError> {
+        let number = self.zpools.add(named_zpool(name)?, |zpool| zpool.name()).ok_or(ConfigError::TooMany)?;
+        self.zpools.select(number);
+        Ok(())
+    }
+
+    /// Sets the most that the zpools may hold. Pages above it leave at the next [`Store::shrink`].
+    pub fn set_max_pool_bytes(&self, bytes: u64) {
+        self.knobs.max_pool_bytes.store(bytes, Relaxed);
+    }
+
+    /// Sets the percentage of the limit under which a pool that was full takes pages without shrinking.
+    pub fn set_accept_threshold(&self, percent: u8) {
+        self.knobs.accept_threshold_percent.store(percent, Relaxed);
+    }
+
+    /// Sets the percentage of a page above which a compressed page is poor.
+    pub fn set_max_compression_ratio(&self, percent: u8) {
+        self.knobs.max_compression_ratio.store(percent, Relaxed);
+    }
+
+    /// Whether new pages of one repeated word are kept as that word.
+    pub fn set_same_filled(&self, enabled: bool) {
+        self.knobs.same_filled.store(enabled, Relaxed);
+    }
+
+    /// Whether duplicates of stored pages are looked for. What is shared stays shared.
+    pub fn set_duplicates(&self, enabled: bool) {
+        self.knobs.duplicates.store(enabled, Relaxed);
+        if !enabled {
+            self.dedup.clear();
+        }
+    }
+
+    /// Whether new pages are stored at all.
+    pub fn set_enabled(&self, enabled: bool) {
+        self.knobs.enabled.store(enabled, Relaxed);
+    }
+
+    /// Checks every invariant that can be checked, at the price of a look at every entry. No other thread may
+    /// use the store meanwhile.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn check(&self) {
+        let mut sharers = 0;
+        for number in 0..SHARDS {
+            let shard = self.index.lock(number);
+            shard.check();
+            let mut from = 0;
+            while let Some(id) = shard.next_leaf(from, |_| true) {
+                sharers += shard.leaf(id).iter().filter(|(_, entry)| entry.state() == State::Shared).count();
+                from = id + 1;
+            }
+        }
+        assert_eq!(self.shared.sharers(), sharers as u64, "every sharer is an entry");
+    }
+
+    /// Gives back what an entry holds that nothing names any more.
+    pub(crate) fn release(&self, entry: Entry) {
+        match entry.state() {
+            State::Same => {}
+            State::Pool | State::Writing => self.zpools.get(entry.zpool()).free(entry.handle()),
+            State::Tier => {
+                if let Some(tier) = &self.tier {
+                    tier.discard(entry.slot());
+                }
+            }
+            State::Shared => {
+                if let Some(object) = self.shared.leave(entry.shared_id()) {
+                    self.release(object);
+                }
+            }
+        }
+    }
+
+    /// Counts the bytes of a limited pool, after `new` took the place of `old`.
+    pub(crate) fn charge(&self, pool: PoolId, new: Entry, old: Option<Entry>) {
+        let bytes = |entry: Entry| if entry.in_pool() { entry.len() } else { 0 };
+        self.pools.charge(pool, bytes(new), old.map_or(0, bytes));
+    }
+
+    fn count_refusal(&self, error: StoreError) {
+        match error {
+            StoreError::Disabled | StoreError::NoPool => {}
+            StoreError::Poor => self.counters.reject_compress_poor.add(1),
+            StoreError::Compress => self.counters.reject_compress_fail.add(1),
+            StoreError::Full => self.counters.reject_reclaim_fail.add(1),
+            StoreError::NoMemory => self.counters.reject_alloc_fail.add(1),
+            StoreError::NoMeta => self.counters.reject_meta_fail.add(1),
+        }
+    }
+}
+
+fn named_codec(name: &str) -> Result<Arc<dyn Codec>, ConfigError> {
+    let made = codec::by_name(name).map(Arc::from);
+    made.map_err(|error| ConfigError::Compressor { name: name.to_owned(), why: error.to_string() })
+}
+
+fn named_zpool(name: &str) -> Result<Arc<dyn Zpool>, ConfigError> {
+    let made = zpool::by_name(name, &ArenaOptions::default()).map(Arc::from);
+    made.map_err(|error| ConfigError::Zpool { name: name.to_owned(), why: error.to_string() })
+}

@@ -1,0 +1,424 @@
+//! Writeback: taking the least recently used pages out of a pool that is full.
+//!
+//! Seed of the rule: a pool that lets one page go for each new one, or refuses new pages while it holds old
+//! cold ones, is an LRU upside down. So [`Store::shrink`] goes on, in batches, until the pool is under the
+//! accept threshold.
+//!
+//! A batch is collected under the shards' locks, one after the other: the stored bytes are copied and the entry
+//! is marked `Writing`, and goes on serving loads. It is written to the tier with no shard locked. Then, entry
+//! by entry, the slot takes the place of the object if the entry still is the marked one; if the page was
+//! stored anew, invalidated, renamed or shared meanwhile, the slot is discarded. A batch that the tier does not
+//! take changes nothing. Ephemeral pages are not written: they are dropped.
+
+use crate::entry::{Entry, State};
+use crate::index::{SHARDS, Shard, Spot};
+use crate::page::PAGE_SIZE;
+use crate::pools::{Key, PoolId, PoolKind};
+use crate::shared::Visit;
+use crate::store::{Scratch, Store, StoreError};
+use crate::tier::WriteError;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Pages written at once.
+const BATCH_PAGES: usize = 256;
+/// Bytes written at once, more or less.
+const BATCH_BYTES: usize = 512 << 10;
+/// What shrinking leaves free in any case: the largest unit in which a zpool grows.
+const ROOM: u64 = 8 * PAGE_SIZE as u64;
+/// Freed bytes that the zpools may keep in holes before they are asked to compact.
+const HOLES: u64 = 64 << 10;
+
+/// What [`Store::shrink`] has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shrunk {
+    /// Pages written back to the tier.
+    pub written_back: u64,
+    /// Ephemeral pages dropped.
+    pub dropped: u64,
+    /// Bytes by which the pool is smaller than before; 0 if other threads have filled it again.
+    pub freed_bytes: u64,
+    /// Why it stopped.
+    pub stop: Stop,
+}
+
+/// Why shrinking stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// The pool is under the accept threshold.
+    Done,
+    /// The tier is full.
+    TierFull,
+    /// The tier could not be written.
+    TierError,
+    /// Nothing is left that could leave the pool.
+    NothingToEvict,
+}
+
+/// Pages on their way to the tier.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    bytes: Vec<u8>,
+    items: Vec<Item>,
+    /// Bytes of the ephemeral objects dropped while it was collected.
+    dropped_bytes: u64,
+}
+
+/// One object in the batch. The objects lie in `bytes` in the order of the items.
+#[derive(Debug)]
+struct Item {
+    owner: Owner,
+    /// As marked.
+    entry: Entry,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Owner {
+    Entry(Key),
+    Shared(u64),
+}
+
+impl Batch {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.items.clear();
+        self.dropped_bytes = 0;
+    }
+
+    fn is_full(&self, excess: u64) -> bool {
+        self.items.len() >= BATCH_PAGES || self.bytes.len() >= BATCH_BYTES || self.freeing() >= excess
+    }
+
+    fn freeing(&self) -> u64 {
+        self.bytes.len() as u64 + self.dropped_bytes
+    }
+
+    fn records(&self) -> Vec<&[u8]> {
+        let mut rest = &self.bytes[..];
+        let record = |item: &Item| {
+            let (record, after) = rest.split_at(item.entry.len());
+            rest = after;
+            record
+        };
+        self.items.iter().map(record).collect()
+    }
+}
+
+/// One call of shrink.
+#[derive(Debug)]
+struct Run {
+    written_back: u64,
+    dropped: u64,
+    /// Why persistent pages are not written (any more).
+    not_writing: Option<Stop>,
+    /// A leaf with this stamp or a later one has been looked at in this round.
+    round_end: u32,
+    /// `written_back + dropped`, and what was collected, at the start of the round.
+    found: u64,
+    found_at_start: u64,
+    idle_rounds: u32,
+    /// Bytes freed that the pool has not become smaller by.
+    holes: u64,
+}
+
+impl Run {
+    fn new(store: &Store) -> Self {
+        Self {
+            written_back: 0,
+            dropped: 0,
+            not_writing: store.tier.is_none().then_some(Stop::NothingToEvict),
+            round_end: store.index.now(),
+            found: 0,
+            found_at_start: 0,
+            idle_rounds: 0,
+            holes: 0,
+        }
+    }
+
+    fn takes(&self, kind: PoolKind) -> bool {
+        kind == PoolKind::Ephemeral || self.not_writing.is_none()
+    }
+
+    /// To be told the oldest stamp of all. False when two rounds have found nothing: one to take the referenced
+    /// bits away, one to see that this did not help.
+    fn goes_on(&mut self, oldest: u32, now: u32) -> bool {
+        if oldest.wrapping_sub(self.round_end) > now.wrapping_sub(self.round_end) {
+            return true;
+        }
+        self.idle_rounds = if self.found > self.found_at_start { 0 } else { self.idle_rounds + 1 };
+        self.found_at_start = self.found;
+        self.round_end = now;
+        self.idle_rounds < 2
+    }
+}
+
+impl Store {
+    /// Whether the pool is over its limit, or was and is not yet under the accept threshold. Cheap.
+    #[must_use]
+    pub fn needs_shrink(&self) -> bool {
+        let held = self.pool_bytes();
+        held > self.knobs.max_pool_bytes.load(Relaxed)
+            || self.was_full.load(Relaxed) && held > self.shrink_target()
+    }
+
+    /// Writes back (persistent) or drops (ephemeral) least recently used pages, in batches, until the pool is
+    /// under the accept threshold.
+    pub fn shrink(&self, scratch: &mut Scratch) -> Shrunk {
+        self.shrink_batched(scratch.batch())
+    }
+
+    /// Bytes to which a full pool is brought down.
+    pub(crate) fn shrink_target(&self) -> u64 {
+        let limit = self.knobs.max_pool_bytes.load(Relaxed);
+        self.knobs.accept_bytes(limit).min(limit.saturating_sub(ROOM))
+    }
+
+    pub(crate) fn shrink_batched(&self, batch: &mut Batch) -> Shrunk {
+        let _one_at_a_time = crate::lock(&self.shrinking);
+        let before = self.pool_bytes();
+        let mut run = Run::new(self);
+        let stop = loop {
+            let held = self.pool_bytes();
+            let excess = held.saturating_sub(self.shrink_target());
+            if excess == 0 {
+                self.was_full.store(false, Relaxed);
+                break Stop::Done;
+            }
+            let more = self.collect(&mut run, batch, excess);
+            let freed = self.write_back(&mut run, batch);
+            self.close_holes(&mut run, freed, held, more);
+            if !more && self.pool_bytes() > self.shrink_target() {
+                break run.not_writing.unwrap_or(Stop::NothingToEvict);
+            }
+        };
+        let freed_bytes = before.saturating_sub(self.pool_bytes());
+        Shrunk { written_back: run.written_back, dropped: run.dropped, freed_bytes, stop }
+    }
+
+    /// Fills the batch with the least recently used pages of all shards. False if it found no more.
+    fn collect(&self, run: &mut Run, batch: &mut Batch, excess: u64) -> bool {
+        batch.clear();
+        if run.not_writing.is_some() && !self.pools.any_ephemeral() {
+            return false;
+        }
+        let mut heads: [Option<u32>; SHARDS] =
+            std::array::from_fn(|number| self.index.lock(number).oldest_stamp());
+        while !batch.is_full(excess) {
+            let now = self.index.now();
+            let Some((number, stamp)) = oldest(&heads, now) else { return false };
+            if !run.goes_on(stamp, now) {
+                return false;
+            }
+            let mut shard = self.index.lock(number);
+            if shard.oldest_stamp() == Some(stamp) {
+                self.cross_oldest_leaf(&mut shard, run, batch, excess);
+            }
+            heads[number] = shard.oldest_stamp();
+        }
+        true
+    }
+
+    /// Moves the hand through the oldest leaf of a shard, until the batch is full.
+    fn cross_oldest_leaf(&self, shard: &mut Shard, run: &mut Run, batch: &mut Batch, excess: u64) {
+        let Some(leaf) = shard.lru.oldest() else { return };
+        if !run.takes(shard.leaf(leaf).pool.kind()) {
+            return shard.rotate(leaf);
+        }
+        while shard.lru.oldest() == Some(leaf) {
+            if batch.is_full(excess) {
+                return;
+            }
+            match shard.next_victim() {
+                Some((_, bit)) => self.evict(shard, leaf, bit, run, batch),
+                None => return shard.rotate(leaf),
+            }
+        }
+    }
+
+    /// Takes one victim: drops it, or copies it to the batch.
+    fn evict(&self, shard: &mut Shard, leaf: u32, bit: u32, run: &mut Run, batch: &mut Batch) {
+        let key = shard.leaf(leaf).key(bit);
+        let Some(entry) = shard.leaf(leaf).get(bit) else { return };
+        if key.pool.kind() == PoolKind::Ephemeral {
+            shard.take(leaf, bit);
+            self.charge(key.pool, Entry::same(0), Some(entry));
+            batch.dropped_bytes += if entry.in_pool() { entry.len() as u64 } else { 0 };
+            self.release(entry);
+            self.counters.dropped_pages.add(1);
+            run.dropped += 1;
+            run.found += 1;
+            return;
+        }
+        match entry.state() {
+            State::Pool => {
+                self.copy(entry, batch);
+                batch.items.push(Item { owner: Owner::Entry(key), entry: entry.writing() });
+                shard.put(leaf, bit, entry.writing());
+                run.found += 1;
+            }
+            State::Shared => match self.shared.visit(entry.shared_id(), |object| self.copy(object, batch)) {
+                Visit::Taken(object) => {
+                    batch.items.push(Item { owner: Owner::Shared(entry.shared_id()), entry: object });
+                    run.found += 1;
+                }
+                Visit::Gone => shard.leave_lru(leaf, bit),
+                Visit::Pass => {}
+            },
+            State::Writing | State::Tier | State::Same => {}
+        }
+    }
+
+    fn copy(&self, object: Entry, batch: &mut Batch) {
+        let copy = &mut |bytes: &[u8]| batch.bytes.extend_from_slice(bytes);
+        self.zpools.get(object.zpool()).read(object.handle(), object.len(), copy);
+    }
+
+    /// Writes the batch to the tier. Returns the bytes that it and the dropped pages have freed.
+    fn write_back(&self, run: &mut Run, batch: &mut Batch) -> u64 {
+        let mut freed = batch.dropped_bytes;
+        let (false, Some(tier)) = (batch.items.is_empty(), &self.tier) else { return freed };
+        match tier.write(&batch.records()) {
+            Ok(slots) => {
+                assert_eq!(slots.len(), batch.items.len(), "a tier gives a slot for each record");
+                for (item, slot) in batch.items.iter().zip(slots) {
+                    if self.commit(item, item.entry.in_tier(slot)) {
+                        freed += item.entry.len() as u64;
+                        run.written_back += 1;
+                        self.counters.written_back_pages.add(1);
+                        self.counters.writeback_bytes.add(item.entry.len() as u64);
+                    } else {
+                        tier.discard(slot);
+                    }
+                }
+            }
+            Err(error) => {
+                self.counters.writeback_fail.add(1);
+                let full = matches!(error, WriteError::Full);
+                run.not_writing = Some(if full { Stop::TierFull } else { Stop::TierError });
+                batch.items.iter().for_each(|item| {
+                    self.replace(item, item.entry.settled());
+                });
+            }
+        }
+        freed
+    }
+
+    /// Commit point of writeback: from here on the page is in the tier.
+    fn commit(&self, item: &Item, new: Entry) -> bool {
+        let committed = self.replace(item, new);
+        if committed {
+            self.zpools.get(item.entry.zpool()).free(item.entry.handle());
+        }
+        committed
+    }
+
+    /// Puts `new` in the place of the marked entry, if that is still there.
+    fn replace(&self, item: &Item, new: Entry) -> bool {
+        match item.owner {
+            Owner::Shared(id) => self.shared.replace(id, item.entry, new),
+            Owner::Entry(key) => {
+                let spot = Spot::new(key);
+                let mut shard = self.index.lock(spot.shard());
+                match shard.get(&spot) {
+                    Some((leaf, entry)) if entry == item.entry => {
+                        shard.put(leaf, spot.bit, new);
+                        self.charge(key.pool, new, Some(entry));
+                        true
+                    }
+                    _ => false,
+                }
+            }
+        }
+    }
+
+    /// Compacts when much of what was freed is still held as holes, or when nothing else is left to do.
+    fn close_holes(&self, run: &mut Run, freed: u64, held: u64, more: bool) {
+        let smaller = held.saturating_sub(self.pool_bytes());
+        run.holes += freed.saturating_sub(smaller);
+        if run.holes > HOLES.max(held / 32) || !more && run.holes > 0 {
+            self.compact();
+            run.holes = 0;
+        }
+    }
+
+    /// Makes room for `size` bytes under the limit of the pool, by its own least recently used pages.
+    pub(crate) fn keep_memlimit(&self, pool: PoolId, size: u64, batch: &mut Batch) -> Result<(), StoreError> {
+        let fits = || {
+            let (used, limit) = self.pools.usage(pool);
+            used.saturating_add(size) <= limit
+        };
+        if fits() {
+            return Ok(());
+        }
+        self.counters.pool_limit_hit.add(1);
+        if size <= self.pools.usage(pool).1 {
+            self.shrink_pool(pool, size, batch);
+        }
+        if fits() { Ok(()) } else { Err(StoreError::Full) }
+    }
+
+    fn shrink_pool(&self, pool: PoolId, size: u64, batch: &mut Batch) {
+        let _one_at_a_time = crate::lock(&self.shrinking);
+        let mut run = Run::new(self);
+        if !run.takes(pool.kind()) {
+            return;
+        }
+        let excess = || {
+            let (used, limit) = self.pools.usage(pool);
+            used.saturating_sub(self.knobs.accept_bytes(limit).min(limit - size))
+        };
+        let leaves = self.leaves_of(pool);
+        batch.clear();
+        // Twice: the first time round takes referenced bits away.
+        for &(_, number, leaf) in leaves.iter().chain(&leaves) {
+            self.cross_leaf_of(pool, number, leaf, &mut run, batch, excess());
+            if batch.is_full(excess()) {
+                self.write_back(&mut run, batch);
+                batch.clear();
+            }
+            if excess() == 0 || !run.takes(pool.kind()) {
+                return;
+            }
+        }
+        self.write_back(&mut run, batch);
+    }
+
+    /// The leaves of a pool that are in the LRU, oldest first: age, shard and number.
+    fn leaves_of(&self, pool: PoolId) -> Vec<(u32, usize, u32)> {
+        let (mut leaves, now) = (Vec::new(), self.index.now());
+        for number in 0..SHARDS {
+            let shard = self.index.lock(number);
+            let mut from = 0;
+            while let Some(id) = shard.next_leaf(from, |leaf| leaf.pool == pool && leaf.has_evictable()) {
+                leaves.push((now.wrapping_sub(shard.leaf(id).links.stamp()), number, id));
+                from = id + 1;
+            }
+        }
+        leaves.sort_unstable_by_key(|&(age, ..)| std::cmp::Reverse(age));
+        leaves
+    }
+
+    fn cross_leaf_of(
+        &self,
+        pool: PoolId,
+        number: usize,
+        leaf: u32,
+        run: &mut Run,
+        batch: &mut Batch,
+        excess: u64,
+    ) {
+        let mut shard = self.index.lock(number);
+        let mut hand = 0;
+        while !batch.is_full(excess) && shard.leaf(leaf).pool == pool && shard.leaf(leaf).has_evictable() {
+            match shard.next_victim_in(leaf, &mut hand) {
+                Some(bit) => self.evict(&mut shard, leaf, bit, run, batch),
+                None => break,
+            }
+        }
+    }
+}
+
+/// The shard whose head is the oldest, with its stamp.
+fn oldest(heads: &[Option<u32>; SHARDS], now: u32) -> Option<(usize, u32)> {
+    let stamped = heads.iter().enumerate().filter_map(|(number, head)| head.map(|stamp| (number, stamp)));
+    stamped.max_by_key(|&(_, stamp)| now.wrapping_sub(stamp))
+}
