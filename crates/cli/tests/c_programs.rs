@@ -1,0 +1,118 @@
+//! Single properties of managed memory, each proved by a small C program that was written for it, and the stress
+//! program, which proves them together. `cargo test -- --ignored` runs the long ones.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use common::{Finished, Program, Ramfold, need, run, test_file, within_limit};
+
+const MIB: u64 = 1 << 20;
+const MODES: [&str; 2] = ["move", "wp"];
+
+macro_rules! properties {
+    ($($name:ident),*) => {$(
+        #[test]
+        fn $name() {
+            property(stringify!($name));
+        }
+    )*};
+}
+
+properties!(mmap_rules, syscalls_evicted, fork_content, threads_exit, altstack, brk, realloc_big, mlock);
+
+/// Without ramfold first (the program itself must be right), then with pressure of twice the limit.
+fn property(name: &str) {
+    /// What a program exits with that found something missing.
+    const SKIPPED: i32 = 77;
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+    let program = compiled(name, scratch.path(), &["64"]);
+    let plain = run(&program, None, &scratch.path().join("plain"));
+    if plain.status.code() == Some(SKIPPED) {
+        need::skip(&format!("{name}: {}", plain.stderr.trim()));
+        return;
+    }
+    assert!(plain.status.success(), "{name} without ramfold: {} {}", plain.status, plain.stderr);
+    let program = program.variable("EXPECT_EVICTED", "1");
+    for mode in MODES {
+        let ramfold = Ramfold::new(32 * MIB, &["--evict-mode", mode]);
+        let limited = run(&program, Some(&ramfold), &scratch.path().join(mode));
+        assert!(limited.status.success(), "{name}, {mode}: {} {}", limited.status, limited.stderr);
+        within_limit(name, &ramfold, &limited);
+    }
+}
+
+fn compiled(name: &str, directory: &Path, arguments: &[&str]) -> Program {
+    let binary = directory.join(name);
+    let source = test_file(&format!("c/{name}.c"));
+    let status = Command::new("cc").args(["-O1", "-g", "-pthread", &source, "-o"]).arg(&binary).status();
+    assert!(status.unwrap().success(), "{source} does not compile");
+    Program::new(name, &[&[binary.to_str().unwrap()], arguments].concat())
+}
+
+/// When nothing more can be held, malloc says so or the program dies; it never goes on with wrong contents.
+#[test]
+fn exhaust() {
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+    let program = compiled("exhaust", scratch.path(), &["512"]);
+    for (at, options) in [["--swap", "none"], ["--swap-size", "64M"]].iter().enumerate() {
+        let ramfold = Ramfold::new(32 * MIB, options);
+        let ended = run(&program, Some(&ramfold), &scratch.path().join(at.to_string()));
+        let code = ended.status.code();
+        assert!(
+            matches!(code, Some(0 | 137)),
+            "{options:?}: {} {}{}",
+            ended.status,
+            ended.stdout(),
+            ended.stderr
+        );
+        within_limit("exhaust", &ramfold, &ended);
+    }
+}
+
+#[test]
+fn stress() {
+    for mode in MODES {
+        stress_for(64, 5, 2, &["--evict-mode", mode]);
+    }
+}
+
+#[test]
+#[ignore = "ten minutes"]
+fn stress_long() {
+    stress_for(512, 600, 2, &[]);
+}
+
+#[test]
+#[ignore = "ten minutes"]
+fn stress_long_in_a_quarter() {
+    for mode in MODES {
+        stress_for(512, 300, 4, &["--evict-mode", mode]);
+    }
+}
+
+/// The stress program with `mib` of live data in a `share` of that, from a seed that differs each time.
+fn stress_for(mib: u64, seconds: u64, share: u64, options: &[&str]) {
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    let arguments = [mib.to_string(), seconds.to_string(), seed.to_string()];
+    let program = compiled("stress", scratch.path(), &arguments.each_ref().map(String::as_str));
+    let program = program.patience(seconds * 3 + 600);
+    let ramfold = Ramfold::new(mib * MIB / share, options);
+    let ended: Finished = run(&program, Some(&ramfold), &scratch.path().join("stress"));
+    let output = ended.stdout();
+    assert!(ended.status.success(), "{options:?}: {} {output}{}", ended.status, ended.stderr);
+    eprint!("{options:?}: {output}");
+    within_limit("stress", &ramfold, &ended);
+}

@@ -1,0 +1,90 @@
+//! How much memory a process and its descendants have resident, seen from outside.
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::Duration;
+
+/// Looks every 10 ms until it is stopped.
+#[derive(Debug)]
+pub struct Sampler {
+    ended: Arc<AtomicBool>,
+    thread: JoinHandle<u64>,
+}
+
+impl Sampler {
+    /// Of the tree of `root`; see [`of_tree`] for `bound`.
+    pub fn start(root: u32, bound: u64) -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&ended);
+        let look = move || {
+            let mut peak = 0;
+            while !seen.load(Ordering::Relaxed) {
+                peak = peak.max(of_tree(root, bound));
+                sleep(Duration::from_millis(10));
+            }
+            peak
+        };
+        Self { ended, thread: spawn(look) }
+    }
+
+    /// The highest sum that was seen, in bytes.
+    pub fn stop(self) -> u64 {
+        self.ended.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// Bytes of anonymous memory of the tree of `root`, and of shared memory counted once.
+///
+/// Resident sizes count a page once for each process that shares it after fork. That is quick to read, and enough
+/// while the sum is within `bound`; beyond it the proportional sizes decide, which count every page once.
+pub fn of_tree(root: u32, bound: u64) -> u64 {
+    let mut tree = vec![root];
+    let mut next = 0;
+    while next < tree.len() {
+        tree.extend(children(tree[next]));
+        next += 1;
+    }
+    let sizes = tree.iter().map(|pid| fields(*pid, "status"));
+    let (anonymous, shared) = sizes.fold((0, 0), |(anonymous, shared), process| {
+        (anonymous + size(&process, "RssAnon"), u64::max(shared, size(&process, "RssShmem")))
+    });
+    if anonymous + shared <= bound {
+        return anonymous + shared;
+    }
+    let proportional = |pid: &u32| {
+        let process = fields(*pid, "smaps_rollup");
+        size(&process, "Pss_Anon") + size(&process, "Pss_Shmem")
+    };
+    tree.iter().map(proportional).sum()
+}
+
+/// Of all threads: each can have forked. A process that has just ended has none.
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    let lists =
+        threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The `Name: N kB` lines of a file of /proc/PID, in bytes.
+fn fields(pid: u32, file: &str) -> HashMap<String, u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let field = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        let kib: u64 = value.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+        Some((name.to_owned(), kib << 10))
+    };
+    text.lines().filter_map(field).collect()
+}
+
+fn size(fields: &HashMap<String, u64>, name: &str) -> u64 {
+    fields.get(name).copied().unwrap_or(0)
+}

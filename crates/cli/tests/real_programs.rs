@@ -1,0 +1,367 @@
+//! Real programs in a half and a quarter of the memory that they want give the same output, byte for byte, and stay
+//! within the limit. The ordinary tests are small and quick; `cargo test -- --ignored` runs the large ones.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::cgroup::Cgroup;
+use common::memory::Sampler;
+use common::{Program, Ramfold, Running, need, run_command, same_in_shares, test_file, within_limit};
+
+const MIB: u64 = 1 << 20;
+/// Both ways in which pages leave a program.
+const MODES: &[&[&str]] = &[&["--evict-mode", "move"], &["--evict-mode", "wp"]];
+/// Minutes enough for a program that works in a quarter of its memory.
+const HOUR: u64 = 3600;
+
+// ---- quick ----
+
+#[test]
+fn python_objects() {
+    if need::userfaultfd() && need::programs(&["python3"]) {
+        same_in_shares(&objects(60_000), &[2], MODES);
+    }
+}
+
+#[test]
+fn python_arrays() {
+    if need::userfaultfd() && need::programs(&["python3"]) && need::python_module("numpy") {
+        same_in_shares(&arrays(1_000_000, 300), &[2], MODES);
+    }
+}
+
+#[test]
+fn sort_in_a_quarter() {
+    if need::userfaultfd() && need::programs(&["sort"]) {
+        let scratch = scratch();
+        same_in_shares(&sort(&scratch.path().join("lines"), 48 * MIB), &[4], MODES);
+    }
+}
+
+#[test]
+fn sqlite_index() {
+    if need::userfaultfd() && need::programs(&["sqlite3"]) {
+        let scratch = scratch();
+        same_in_shares(&sqlite(scratch.path(), 200_000), &[2], MODES);
+    }
+}
+
+#[test]
+fn compiler() {
+    if need::userfaultfd() && need::programs(&["g++"]) {
+        let scratch = scratch();
+        same_in_shares(&gpp(scratch.path(), 4), &[2], MODES);
+    }
+}
+
+#[test]
+fn node() {
+    if need::userfaultfd() && need::programs(&["node"]) {
+        same_in_shares(&javascript(100_000), &[2], MODES);
+    }
+}
+
+#[test]
+fn java() {
+    if need::userfaultfd() && need::programs(&["java", "javac"]) {
+        let scratch = scratch();
+        same_in_shares(&jvm(scratch.path(), 100_000), &[2], MODES);
+    }
+}
+
+#[test]
+fn redis() {
+    if need::userfaultfd() && need::programs(&["redis-server", "redis-cli"]) {
+        redis_in_shares(200_000, &[2], MODES);
+    }
+}
+
+/// Killed by the kernel without ramfold, right with it.
+#[test]
+fn cgroup_without_swap() {
+    if !(need::userfaultfd() && need::root() && need::programs(&["python3"])) {
+        return;
+    }
+    let Some(cgroup) = Cgroup::without_swap(256 * MIB) else {
+        return;
+    };
+    let script = format!("{}/../bench/scripts/dictionary.py", env!("CARGO_MANIFEST_DIR"));
+    let program = Program::new("dictionary", &[&python(), &script, "2000000", "20000"]);
+    let scratch = scratch();
+    let contained = |ramfold: Option<&Ramfold>| {
+        let mut command = program.command(ramfold);
+        cgroup.contain(&mut command);
+        run_command(command, ramfold, &scratch.path().join("contained"), Duration::from_secs(300))
+    };
+    let killed = contained(None);
+    assert!(!killed.status.success(), "256 MiB were enough without ramfold");
+    let ramfold = Ramfold::new(200 * MIB, &[]);
+    let finished = contained(Some(&ramfold));
+    assert!(finished.status.success(), "{}: {}", finished.status, finished.stderr);
+    within_limit("dictionary", &ramfold, &finished);
+    let unlimited = common::run(&program, None, &scratch.path().join("unlimited"));
+    assert_eq!(checksum(&finished.stdout()), checksum(&unlimited.stdout()));
+}
+
+// ---- slow ----
+
+#[test]
+#[ignore = "minutes"]
+fn python_objects_large() {
+    if need::userfaultfd() && need::programs(&["python3"]) {
+        same_in_shares(&objects(600_000), &[2, 4], MODES);
+    }
+}
+
+#[test]
+#[ignore = "minutes"]
+fn python_arrays_large() {
+    if need::userfaultfd() && need::programs(&["python3"]) && need::python_module("numpy") {
+        same_in_shares(&arrays(20_000_000, 2_000), &[2, 4], MODES);
+    }
+}
+
+#[test]
+#[ignore = "minutes"]
+fn sort_large() {
+    if need::userfaultfd() && need::programs(&["sort"]) {
+        let scratch = scratch();
+        same_in_shares(&sort(&scratch.path().join("lines"), 1024 * MIB), &[2, 4], MODES);
+    }
+}
+
+#[test]
+#[ignore = "minutes"]
+fn sqlite_index_large() {
+    if need::userfaultfd() && need::programs(&["sqlite3"]) {
+        let scratch = scratch();
+        same_in_shares(&sqlite(scratch.path(), 1_500_000), &[2, 4], MODES);
+    }
+}
+
+#[test]
+#[ignore = "minutes"]
+fn compiler_large() {
+    if need::userfaultfd() && need::programs(&["g++"]) {
+        let scratch = scratch();
+        same_in_shares(&gpp(scratch.path(), 80), &[2, 4], MODES);
+    }
+}
+
+#[test]
+#[ignore = "minutes"]
+fn node_large() {
+    if need::userfaultfd() && need::programs(&["node"]) {
+        same_in_shares(&javascript(1_500_000), &[2, 4], MODES);
+    }
+}
+
+#[test]
+#[ignore = "minutes"]
+fn java_large() {
+    if need::userfaultfd() && need::programs(&["java", "javac"]) {
+        let scratch = scratch();
+        same_in_shares(&jvm(scratch.path(), 1_500_000), &[2, 4], MODES);
+    }
+}
+
+#[test]
+#[ignore = "minutes"]
+fn redis_large() {
+    if need::userfaultfd() && need::programs(&["redis-server", "redis-cli"]) {
+        redis_in_shares(1_000_000, &[2, 4], MODES);
+    }
+}
+
+// ---- the programs ----
+
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+
+/// The interpreter itself: what is found first may be a script that starts it.
+fn python() -> String {
+    let asked = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
+    String::from_utf8(asked.stdout).unwrap().trim().to_owned()
+}
+
+fn objects(count: u32) -> Program {
+    let words = [python(), test_file("programs/objects.py"), count.to_string()];
+    Program::new("python objects", &words).variable("PYTHONHASHSEED", "0").patience(HOUR)
+}
+
+fn arrays(count: u32, side: u32) -> Program {
+    let words = [python(), test_file("programs/arrays.py"), count.to_string(), side.to_string()];
+    Program::new("numpy", &words).variable("OPENBLAS_NUM_THREADS", "1").patience(HOUR)
+}
+
+/// All lines in memory at once: the buffer is larger than what `sort` needs for them.
+fn sort(lines: &Path, bytes: u64) -> Program {
+    write_lines(lines, bytes);
+    let buffer = format!("--buffer-size={}", bytes * 4);
+    let words = ["sort", &buffer, "--parallel=2", lines.to_str().unwrap()];
+    Program::new("sort", &words).variable("LC_ALL", "C").patience(HOUR)
+}
+
+fn write_lines(path: &Path, bytes: u64) {
+    let mut file = BufWriter::new(File::create(path).unwrap());
+    let (mut word, mut written) = (1u64, 0);
+    while written < bytes {
+        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let line = format!("{:016x} a line to be sorted, number {}\n", word ^ (word >> 29), word >> 50);
+        file.write_all(line.as_bytes()).unwrap();
+        written += line.len() as u64;
+    }
+    file.flush().unwrap();
+}
+
+fn sqlite(directory: &Path, rows: u32) -> Program {
+    let script = fs::read_to_string(test_file("programs/index.sql")).unwrap();
+    let path = directory.join("index.sql");
+    fs::write(&path, script.replace("ROWS", &rows.to_string())).unwrap();
+    Program::new("sqlite", &["sqlite3", ":memory:", &format!(".read {}", path.display())]).patience(HOUR)
+}
+
+fn gpp(directory: &Path, kinds: u32) -> Program {
+    let path = directory.join("heavy.cpp");
+    fs::write(&path, heavy_source(kinds)).unwrap();
+    let words = ["g++", "-std=c++17", "-O1", "-c", path.to_str().unwrap(), "-o", "heavy.o"];
+    Program::new("g++", &words).output("heavy.o").patience(HOUR)
+}
+
+/// Each kind of key instantiates a map, a sort and a recursion of templates of its own.
+fn heavy_source(kinds: u32) -> String {
+    let mut source = String::from(
+        "#include <algorithm>\n#include <map>\n#include <string>\n#include <vector>\n\
+         template <int K, int N> struct Chain { static int sum(int x) { return x % (N + K) + Chain<K, N - 1>::sum(x + N); } };\n\
+         template <int K> struct Chain<K, 0> { static int sum(int x) { return x; } };\n",
+    );
+    for kind in 1..=kinds {
+        source += &format!(
+            "struct Key{kind} {{ int a; std::string b; bool operator<(const Key{kind} &o) const {{ return a < o.a || b < o.b; }} }};\n\
+             int use{kind}(const std::vector<std::string> &words) {{\n\
+             std::map<Key{kind}, std::vector<std::string>> map;\n\
+             for (auto &word : words) map[Key{kind}{{(int)word.size() % {kind}, word}}].push_back(word);\n\
+             int sum = Chain<{kind}, 60>::sum((int)words.size());\n\
+             for (auto &entry : map) {{ std::sort(entry.second.begin(), entry.second.end(), [](auto &x, auto &y) {{ return x.size() * {kind} < y.size(); }}); sum += entry.second.size(); }}\n\
+             return sum;\n}}\n"
+        );
+    }
+    source
+}
+
+fn javascript(count: u32) -> Program {
+    let words = ["node", "--max-old-space-size=8192", &test_file("programs/allocate.js"), &count.to_string()];
+    Program::new("node", &words).patience(HOUR)
+}
+
+fn jvm(directory: &Path, count: u32) -> Program {
+    let compiled =
+        Command::new("javac").arg("-d").arg(directory).arg(test_file("programs/Allocate.java")).status();
+    assert!(compiled.unwrap().success());
+    let classes = directory.to_str().unwrap();
+    let words = ["java", "-XX:+UseSerialGC", "-Xmx2g", "-cp", classes, "Allocate", &count.to_string()];
+    Program::new("java", &words).patience(HOUR)
+}
+
+fn checksum(output: &str) -> serde_json::Value {
+    serde_json::from_str::<serde_json::Value>(output.trim()).unwrap()["checksum"].clone()
+}
+
+// ---- redis: a server, asked from outside ----
+
+struct Redis {
+    server: Running,
+    socket: PathBuf,
+}
+
+impl Redis {
+    fn start(directory: &Path, ramfold: Option<&Ramfold>) -> Self {
+        let socket = directory.join("socket");
+        let (socket_name, directory) = (socket.to_str().unwrap(), directory.to_str().unwrap());
+        let mut words = vec!["redis-server", "--port", "0", "--unixsocket", socket_name, "--dir", directory];
+        words.extend([
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--logfile",
+            "log",
+            "--enable-debug-command",
+            "yes",
+        ]);
+        let server = Running::start(&mut Program::new("redis", &words).command(ramfold));
+        let mut redis = Self { server, socket };
+        redis.wait_until(|redis| redis.ask(&["PING"]) == "PONG");
+        redis
+    }
+
+    fn ask(&self, words: &[&str]) -> String {
+        let answer = Command::new("redis-cli").arg("-s").arg(&self.socket).args(words).output().unwrap();
+        String::from_utf8_lossy(&answer.stdout).trim().to_owned()
+    }
+
+    fn wait_until(&mut self, ready: impl Fn(&Self) -> bool) {
+        let started = Instant::now();
+        while !ready(self) {
+            let ended = self.server.child.try_wait().unwrap();
+            assert!(ended.is_none(), "redis-server ended: {ended:?}");
+            assert!(started.elapsed() < Duration::from_secs(600), "redis-server hangs");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Through a child that shares the server's memory.
+    fn save_in_background(&mut self) {
+        let started = self.ask(&["BGSAVE"]);
+        assert!(started.contains("started"), "BGSAVE: {started}");
+        self.wait_until(|redis| redis.ask(&["INFO", "persistence"]).contains("rdb_bgsave_in_progress:0"));
+        assert!(self.ask(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:ok"));
+    }
+
+    fn shut_down(mut self) {
+        self.ask(&["SHUTDOWN", "NOSAVE"]);
+        let status = self.server.child.wait().unwrap();
+        assert!(status.success(), "redis-server ended with {status}");
+    }
+}
+
+/// The digest of a data set, of the same data set after it was saved and loaded, and the server's peak.
+fn redis_digest(keys: u32, ramfold: Option<&Ramfold>) -> (String, u64) {
+    const CHANGE: &str = "for i = 0, ARGV[1] - 1, 7 do redis.call('SET', 'key:' .. i, string.rep(i, 20)) end";
+    let scratch = scratch();
+    let mut redis = Redis::start(scratch.path(), ramfold);
+    let sampler = Sampler::start(redis.server.child.id(), ramfold.map_or(u64::MAX, Ramfold::bound));
+    let keys = keys.to_string();
+    assert_eq!(redis.ask(&["DEBUG", "POPULATE", &keys, "key", "200"]), "OK");
+    redis.ask(&["EVAL", CHANGE, "0", &keys]);
+    let digest = redis.ask(&["DEBUG", "DIGEST"]);
+    assert_eq!(digest.len(), 40, "DEBUG DIGEST: {digest}");
+    let peak = sampler.stop();
+    redis.save_in_background();
+    assert_eq!(redis.ask(&["DEBUG", "DIGEST"]), digest);
+    redis.shut_down();
+    let loaded = Redis::start(scratch.path(), None);
+    assert_eq!(loaded.ask(&["DEBUG", "DIGEST"]), digest, "what the child saved differs");
+    loaded.shut_down();
+    (digest, peak)
+}
+
+fn redis_in_shares(keys: u32, shares: &[u64], option_sets: &[&[&str]]) {
+    let (expected, plain_peak) = redis_digest(keys, None);
+    eprintln!("redis, plain: peak {} MiB", plain_peak / MIB);
+    for share in shares {
+        for options in option_sets {
+            let ramfold = Ramfold::new(plain_peak / share, options);
+            let (digest, peak) = redis_digest(keys, Some(&ramfold));
+            eprintln!("redis, 1/{share} {options:?}: peak {} MiB", peak / MIB);
+            assert_eq!(digest, expected);
+            assert!(peak <= ramfold.bound(), "redis: {} MiB resident", peak / MIB);
+        }
+    }
+}
