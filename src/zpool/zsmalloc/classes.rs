@@ -1,16 +1,19 @@
 //! The size classes of zsmalloc: which slots there are, and how many go into a zspage.
 //!
-//! A zspage of n pages holds k slots; the slot size k * size <= n * 4096 that wastes least decides n (the
-//! kernel's rule in `mm/zsmalloc.c`, with up to 16 pages instead of its 4 or 8). What a slot costs in the end
-//! is n * 4096 / k bytes. A class that costs as much as a larger one is left out, since the larger one can do
-//! its work (the kernel's merging of classes); so near 4096 bytes there are few.
+//! A zspage of n pages holds k slots; n is the number of pages that wastes least at its end (the kernel's rule in
+//! `mm/zsmalloc.c`, with up to 16 pages instead of its 4 or 8), and then the slots are made as large as n pages
+//! allow. What a slot costs in the end is n * 4096 / k bytes. A class that costs as much as a larger one is left
+//! out, since the larger one can do its work (the kernel's merging of classes); so near 4096 bytes there are few.
 
 use crate::page::PAGE_SIZE;
 use crate::zpool::arena::BLOCK_PAGES;
 
 /// Bytes of a slot that hold its tag; the class of whole pages keeps its tags elsewhere.
 pub(super) const TAG: usize = 4;
-/// Steps between slot sizes, in bytes. Finer steps waste less within a slot and more in half-empty pages.
+/// Slot sizes are multiples of this, for the tags.
+const ALIGN: usize = 4;
+/// Bytes from one slot size to the next, roughly. Finer steps waste less within the slots and, until a pool
+/// has some hundred megabytes, more in half-empty pages.
 const STEP: usize = 16;
 /// The smallest slot, in bytes.
 pub(super) const MIN_SLOT: usize = 32;
@@ -26,11 +29,12 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// The shape for slots of `size` bytes that wastes least.
+    /// The shape for slots of at least `size` bytes that wastes least.
     fn of(size: usize) -> Self {
         let shapes = (1..=BLOCK_PAGES).map(|pages| Self { size, pages, slots: pages * PAGE_SIZE / size });
         // The first of equals is taken: few pages.
-        shapes.min_by(|a, b| (a.pages * b.slots).cmp(&(b.pages * a.slots))).expect("there is a page")
+        let shape = shapes.min_by(|a, b| (a.pages * b.slots).cmp(&(b.pages * a.slots))).expect("16 shapes");
+        Self { size: (shape.pages * PAGE_SIZE / shape.slots) & !(ALIGN - 1), ..shape }
     }
 
     /// The one whose slots are whole pages.
@@ -89,6 +93,7 @@ mod tests {
         assert!((100..=256).contains(&shapes.len()), "{}", shapes.len());
         for shape in &shapes {
             assert!(shape.slots * shape.size <= shape.pages * PAGE_SIZE, "{shape:?}");
+            assert!(shape.size.is_multiple_of(ALIGN) && shape.size >= MIN_SLOT, "{shape:?}");
             assert!(shape.slots <= 1 << 12, "{shape:?}");
             let waste = shape.pages * PAGE_SIZE - shape.slots * shape.size;
             assert!(waste * 100 <= 2 * shape.pages * PAGE_SIZE, "{shape:?} wastes {waste}");

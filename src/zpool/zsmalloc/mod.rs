@@ -331,7 +331,7 @@ impl Zsmalloc {
         }
         let tag = self.arena.ptr(place.zspage, slot * shape.size, TAG).cast::<AtomicU32>();
         // SAFETY: the slot lies in the opened part of the arena, which lives as long as self; the tag is
-        // aligned, since blocks and slot sizes are multiples of 16; only atomics ever refer to these bytes.
+        // aligned, since blocks and slot sizes are multiples of 4; only atomics ever refer to these bytes.
         unsafe { &*tag }
     }
 }
