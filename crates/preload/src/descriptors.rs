@@ -18,8 +18,8 @@ pub fn protect(fd: RawFd) -> bool {
     PROTECTED.iter().any(|slot| slot.compare_exchange(-1, fd, Ordering::Release, Ordering::Relaxed).is_ok())
 }
 
-/// The pager closed it.
-pub fn unprotect(fd: RawFd) {
+/// The pager itself closes it.
+fn unprotect(fd: RawFd) {
     for slot in &PROTECTED {
         let _ = slot.compare_exchange(fd, -1, Ordering::Release, Ordering::Relaxed);
     }
@@ -38,6 +38,9 @@ fn uint(value: c_int) -> usize {
 pub extern "C" fn close(fd: c_int) -> c_int {
     if is_protected(fd) {
         return sys::fail(libc::EBADF);
+    }
+    if tls::is_internal() {
+        unprotect(fd);
     }
     // SAFETY: the program's own descriptor.
     unsafe { sys::call_int(libc::SYS_close, [uint(fd), 0, 0, 0, 0]) }

@@ -4,7 +4,8 @@
 //! here is a jump to it, so that arguments arrive as they were passed.
 
 use std::arch::naked_asm;
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::mem::MaybeUninit;
 
 use crate::environ;
 
@@ -12,15 +13,31 @@ const MOST: usize = 16;
 
 unsafe extern "C" {
     static mut ramfold_kept: [*const c_char; MOST + 1];
+    fn ramfold_exec_resolve();
 }
 
-/// Remembers the variables to keep. Copies: programs overwrite the place where the originals are.
+/// Remembers the variables to keep, and this library's own path for LD_PRELOAD. Copies: programs overwrite the
+/// place where the originals are.
 pub fn keep_environment() {
-    let ours = |s: &[u8]| s.starts_with(b"LD_PRELOAD=") || s.starts_with(b"RAMFOLD_");
-    let kept = environ::strings().filter(|s| ours(s.to_bytes())).take(MOST);
-    for (i, string) in kept.enumerate() {
+    let settings = environ::strings().map(CStr::to_bytes).filter(|s| s.starts_with(b"RAMFOLD_"));
+    let preload = own_path().map(|path| [b"LD_PRELOAD=", path.to_bytes()].concat());
+    let kept = preload.into_iter().chain(settings.map(<[u8]>::to_vec)).take(MOST);
+    for (i, string) in kept.filter_map(|bytes| CString::new(bytes).ok()).enumerate() {
         // SAFETY: there is one thread yet, and the list keeps its null at the end.
-        unsafe { ramfold_kept[i] = CString::from(string).into_raw() };
+        unsafe { ramfold_kept[i] = string.into_raw() };
+    }
+    // SAFETY: as above.
+    unsafe { ramfold_exec_resolve() };
+}
+
+/// The path that the dynamic linker loaded this library from.
+fn own_path() -> Option<&'static CStr> {
+    let mut info = MaybeUninit::<libc::Dl_info>::uninit();
+    let own = keep_environment as fn();
+    // SAFETY: an address in this library; the path lives as long as the library is loaded.
+    unsafe {
+        (libc::dladdr(own as *const c_void, info.as_mut_ptr()) != 0)
+            .then(|| CStr::from_ptr(info.assume_init().dli_fname))
     }
 }
 

@@ -27,7 +27,10 @@ unsafe extern "C" {
 }
 
 /// Options of mimalloc 3 by number (its `mi_option_t`) and what they are set to.
-const OPTIONS: [(c_int, std::ffi::c_long); 5] = [
+const OPTIONS: [(c_int, std::ffi::c_long); 6] = [
+    // arena_eager_commit: no. What is writable is what the program has allocated, and nothing is managed while
+    // that is little.
+    (4, 0),
     // purge_delay, ms: freed memory is garbage to the pager; back to it soon, but not at every free.
     (15, 100),
     // use_numa_nodes: one, without a look at /sys.
@@ -69,12 +72,6 @@ fn home(p: *const c_void) -> Home {
     Home::Heap
 }
 
-/// For the program, and room left? Then a pass into its heap.
-#[inline]
-fn enter(thread: std::ptr::NonNull<tls::Thread>) -> Pass {
-    gate::enter(thread)
-}
-
 /// Where a new block has to come from.
 enum Source {
     Internal,
@@ -98,7 +95,7 @@ fn source(size: usize, align: usize) -> Source {
             return Source::Large;
         }
     }
-    Source::Heap(enter(thread))
+    Source::Heap(gate::enter(thread))
 }
 
 /// errno for a null pointer, as the C functions do.
@@ -156,7 +153,7 @@ unsafe fn release(p: *mut c_void) {
         }
         Home::Large => large::free(p),
         Home::Heap => {
-            let _pass = enter(tls::thread());
+            let _pass = gate::enter(tls::thread());
             // SAFETY: mimalloc owns it.
             unsafe { mi::mi_free(p) }
         }
@@ -332,7 +329,7 @@ pub unsafe extern "C" fn malloc_usable_size(p: *mut c_void) -> usize {
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
     if !tls::is_internal() {
-        let _pass = enter(tls::thread());
+        let _pass = gate::enter(tls::thread());
         // SAFETY: takes no pointers.
         unsafe { mi::mi_collect(true) };
     }

@@ -3,12 +3,13 @@
 use std::ffi::{CString, c_void};
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
 
 use ramfold_pager::Host;
 
 use crate::sys::{self, PAGE};
-use crate::threads;
 use crate::tls::Internal;
+use crate::{descriptors, running, threads};
 
 /// Stack of a pager thread, in bytes; only what is touched is memory.
 const STACK: usize = 512 << 10;
@@ -20,7 +21,7 @@ struct Body {
     run: Box<dyn FnOnce() + Send>,
 }
 
-extern "C-unwind" fn run(body: *mut c_void) -> *mut c_void {
+unsafe extern "C" fn run(body: *mut c_void) -> *mut c_void {
     // For good: this thread never works for the program.
     std::mem::forget(Internal::enter());
     // SAFETY: made by `spawn` for this thread alone.
@@ -72,6 +73,16 @@ impl Host for Program {
             sys::munmap(stack.addr() - PAGE, STACK + PAGE);
         }
         Err(io::Error::from_raw_os_error(error))
+    }
+
+    fn protect_fd(&self, fd: RawFd) {
+        if !descriptors::protect(fd) {
+            self.die("too many descriptors to keep open");
+        }
+    }
+
+    fn cpu_of(&self, tid: u32) -> Option<usize> {
+        running::cpu_of(tid)
     }
 
     fn die(&self, message: &str) -> ! {

@@ -91,11 +91,15 @@ fn start() -> bool {
 }
 
 fn make_pager() -> bool {
-    let Some(config) = environ::config() else { return false };
-    let pager = match Pager::new(config, &host::Program) {
+    let made = match environ::config() {
+        None => return false,
+        Some(Ok(config)) => Pager::new(config, &host::Program).map_err(|error| error.to_string()),
+        Some(Err(error)) => Err(error.to_string()),
+    };
+    let pager = match made {
         Ok(pager) => pager,
-        Err(error) => {
-            host::complain(&format!("memory is not held under the limit: {error:?}"));
+        Err(why) => {
+            host::complain(&format!("memory is not held under the limit: {why}"));
             return false;
         }
     };
@@ -104,17 +108,28 @@ fn make_pager() -> bool {
     // SAFETY: this thread alone is starting, and nobody reads before ACTIVE.
     unsafe { (*PAGER.0.get()).write(pager) };
     fork::register();
-    exec::keep_environment();
     true
 }
 
 /// Runs before the program's own constructors, with one thread.
 extern "C" fn constructor() {
     if is_active() {
+        exec::keep_environment();
         threads::register_main();
+    }
+}
+
+/// Runs after the program's own destructors.
+extern "C" fn destructor() {
+    if let Some(pager) = pager() {
+        pager.publish();
     }
 }
 
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = constructor;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = destructor;

@@ -30,6 +30,7 @@ mod large;
 mod lock;
 mod mappings;
 mod real;
+mod running;
 mod streams;
 mod sys;
 mod threads;

@@ -94,7 +94,8 @@ fn on_parts(
 fn is_managed_kind(addr: usize, prot: c_int, flags: c_int) -> bool {
     let private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
     // Those who ask for usable memory at a low address (LuaJIT) cannot use a high one. Reservations can (the JVM).
-    let low = flags & libc::MAP_FIXED == 0 && addr != 0 && addr < LOW && prot != libc::PROT_NONE;
+    let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+    let low = !fixed && addr != 0 && addr < LOW && prot != libc::PROT_NONE;
     private && flags & KERNEL_ONLY == 0 && !low
 }
 
@@ -122,7 +123,12 @@ fn map_fixed(pager: &Pager, request: &Request, len: usize) -> Pages {
         return Err(MapError::Invalid);
     }
     if request.is_managed_kind() {
-        pager.map_fixed(request.addr, len, Prot(request.prot))?;
+        let (addr, prot) = (request.addr, Prot(request.prot));
+        if request.flags & libc::MAP_FIXED_NOREPLACE != 0 {
+            pager.map_fixed_noreplace(addr, len, prot)?;
+        } else {
+            pager.map_fixed(addr, len, prot)?;
+        }
         prepare(pager, request.addr, len, request.flags);
         return Ok(request.addr);
     }
@@ -174,7 +180,8 @@ impl Request {
         if self.addr >= pager.range().end || end <= pager.range().start {
             return raw(&self);
         }
-        if self.flags & libc::MAP_FIXED_NOREPLACE != 0 {
+        if self.flags & libc::MAP_FIXED_NOREPLACE != 0 && !self.is_managed_kind() {
+            // The kernel would say so of all addresses in the range.
             return Err(MapError::Kernel(libc::EEXIST));
         }
         map_fixed(&pager, &self, len)

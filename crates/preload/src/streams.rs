@@ -22,19 +22,35 @@ macro_rules! stream {
             /// As in C.
             #[unsafe(export_name = stringify!($name))]
             pub unsafe extern "C" fn replacement($($arg: $ty),*) -> *mut FILE {
-                let internal = init::is_active().then(Internal::enter);
-                let real = $name::get();
-                let Some(real) = real else {
+                let _internal = init::is_active().then(Internal::enter);
+                let Some(real) = $name::get() else {
                     sys::set_errno(libc::ENOSYS);
                     return std::ptr::null_mut();
                 };
                 // SAFETY: the program's.
-                let file = unsafe { real($($arg),*) };
-                drop(internal);
-                file
+                without_cancellation(|| unsafe { real($($arg),*) })
             }
         }
     };
+}
+
+/// Some of these functions are cancellation points where the kernel takes its time. A thread that ended there would
+/// stay internal, and unwind through Rust: it ends at its next such point instead.
+fn without_cancellation<T>(f: impl FnOnce() -> T) -> T {
+    let (mut before, mut ignored) = (0, 0);
+    // SAFETY: changes a flag of this thread.
+    unsafe {
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before);
+        let result = f();
+        pthread_setcancelstate(before, &raw mut ignored);
+        result
+    }
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
 type Text = *const c_char;

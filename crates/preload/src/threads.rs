@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t};
 
 use crate::tls::Internal;
-use crate::{gate, init, real, sys, tls};
+use crate::{gate, init, real, running, sys, tls};
 
-/// A thread's start function. It may be unwound through: pthread_exit and cancellation do.
-pub type Start = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+/// A thread's start function.
+pub type Start = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
 
 real::function!(fn pthread_create(*mut pthread_t, *const pthread_attr_t, Start, *mut c_void) -> c_int);
 real::function!(fn thrd_create(*mut pthread_t, Start, *mut c_void) -> c_int);
@@ -37,12 +37,15 @@ pub fn register_main() {
     if unsafe { libc::pthread_key_create(&raw mut key, Some(ended)) } == 0 {
         KEY.store(key + 1, Ordering::Release);
     }
+    running::find_rseq();
+    running::enter();
     watch(1);
 }
 
 /// In the child of a fork.
 pub fn only_this_one() {
     PROGRAM_THREADS.store(1, Ordering::Relaxed);
+    running::only_this_one();
 }
 
 fn watch(round: usize) {
@@ -57,22 +60,36 @@ unsafe extern "C" fn ended(round: *mut c_void) {
         return watch(round.addr() + 1);
     }
     gate::leave_for_good(tls::thread());
+    running::leave();
     if PROGRAM_THREADS.fetch_sub(1, Ordering::AcqRel) == 1 {
         // SAFETY: what libc does when the last thread ends.
         unsafe { libc::exit(0) };
     }
 }
 
-struct Package {
+/// What a new thread is to run; the layout is that of tls.c.
+#[repr(C)]
+pub struct Package {
     start: Start,
     arg: *mut c_void,
 }
 
-extern "C-unwind" fn begin(package: *mut c_void) -> *mut c_void {
-    // SAFETY: made by `package` for this thread alone.
-    let Package { start, arg } = *unsafe { Box::from_raw(package.cast::<Package>()) };
+unsafe extern "C" {
+    /// Calls `ramfold_started`, and the function that it returns.
+    fn ramfold_begin(package: *mut c_void) -> *mut c_void;
+}
+
+/// The first thing that a program thread does.
+///
+/// # Safety
+/// `package` was made by `start` for this thread alone.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ramfold_started(package: *mut c_void) -> Package {
+    // SAFETY: the caller's.
+    let package = *unsafe { Box::from_raw(package.cast::<Package>()) };
+    running::enter();
     watch(1);
-    start(arg)
+    package
 }
 
 /// Starts a program thread with `create`, which gets the start function and its argument.
@@ -80,7 +97,7 @@ fn start(start: Start, arg: *mut c_void, create: impl FnOnce(Start, *mut c_void)
     let package = Box::into_raw(Box::new(Package { start, arg }));
     PROGRAM_THREADS.fetch_add(1, Ordering::Relaxed);
     let internal = Internal::enter();
-    let error = create(begin, package.cast());
+    let error = create(ramfold_begin, package.cast());
     drop(internal);
     if error != 0 {
         PROGRAM_THREADS.fetch_sub(1, Ordering::Relaxed);

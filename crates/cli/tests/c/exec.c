@@ -1,0 +1,78 @@
+/* Children stay under the limit whatever environment they are given: each way to start one, with an environment that
+   lacks the variables. The child prints nothing and says by its status whether they were there.
+   Started with an argument, the program is such a child. */
+#define _GNU_SOURCE
+#include "expect.h"
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *self;
+static char *const bare[] = {"ONLY=this", NULL};
+static char *const other[] = {"LD_PRELOAD=/nonexistent/other.so", "ONLY=this", NULL};
+
+enum { GOOD = 0, NO_SETTINGS = 11, NO_PRELOAD = 12, NO_OWN = 13 };
+
+static int child(int argc, char **argv) {
+    const char *preload = getenv("LD_PRELOAD");
+    if (!getenv("RAMFOLD_RUN")) return NO_SETTINGS;
+    if (!preload || !*preload) return NO_PRELOAD;
+    if (!getenv("ONLY") || strcmp(getenv("ONLY"), "this") != 0) return NO_OWN;
+    if (argc > 2 && strcmp(argv[2], "two") != 0) return NO_OWN;
+    return GOOD;
+}
+
+static int status_of(pid_t pid) {
+    int status = -1;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 100;
+}
+
+#define IN_CHILD(call)                          \
+    do {                                        \
+        pid_t pid = vfork();                    \
+        if (pid == 0) {                         \
+            call;                               \
+            _exit(101);                         \
+        }                                       \
+        int status = status_of(pid);            \
+        if (status) fprintf(stderr, "%s: status %d\n", #call, status); \
+        CHECK(status == GOOD);                  \
+    } while (0)
+
+int main(int argc, char **argv) {
+    if (argc > 1) return child(argc, argv);
+    self = "/proc/self/exe";
+    char path[4096];
+    ssize_t length = readlink(self, path, sizeof path - 1);
+    path[length] = 0;
+    self = path;
+    char *const args[] = {path, "child", "two", NULL};
+
+    IN_CHILD(execve(self, args, bare));
+    IN_CHILD(execve(self, args, other));
+    IN_CHILD(execvpe(self, args, bare));
+    IN_CHILD(execle(self, self, "child", "two", NULL, bare));
+    IN_CHILD(execveat(AT_FDCWD, self, args, bare, 0));
+    int fd = open(self, O_RDONLY);
+    IN_CHILD(fexecve(fd, args, bare));
+    close(fd);
+
+    pid_t pid;
+    CHECK(posix_spawn(&pid, self, NULL, NULL, args, bare) == 0 && status_of(pid) == GOOD);
+    CHECK(posix_spawnp(&pid, self, NULL, NULL, args, bare) == 0 && status_of(pid) == GOOD);
+
+    clearenv();
+    setenv("ONLY", "this", 1);
+    IN_CHILD(execv(self, args));
+    IN_CHILD(execvp(self, args));
+    IN_CHILD(execl(self, self, "child", "two", NULL));
+    IN_CHILD(execlp(self, self, "child", "two", NULL));
+
+    errno = 0;
+    CHECK(execve("/nonexistent", args, bare) == -1 && errno == ENOENT);
+    CHECK(posix_spawn(&pid, "/nonexistent", NULL, NULL, args, bare) == ENOENT);
+    return DONE;
+}

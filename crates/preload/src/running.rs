@@ -1,0 +1,96 @@
+//! On which processor a thread of the program runs, without a system call.
+//!
+//! A fault is served fastest on the core of the thread that waits for it. libc registers an rseq area for every
+//! thread (2.35 on), and the kernel keeps the processor's number in it. Here each program thread enters where its
+//! area is; the pager looks it up by thread id. Areas belong to control blocks, which are never managed memory, and
+//! a thread leaves before its area goes: one that waits for a fault has not left.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, Ordering};
+
+use rustix::thread::gettid;
+
+/// Entries; a thread that finds no free one among the PROBES after its own place is not entered.
+const ENTRIES: usize = 1024;
+const PROBES: usize = 16;
+/// `cpu_id` in the kernel's `struct rseq`.
+const CPU_ID: usize = 4;
+
+struct Entry {
+    tid: AtomicU32,
+    /// The thread's `cpu_id`; null when it left.
+    cpu: AtomicPtr<AtomicU32>,
+}
+
+static TABLE: [Entry; ENTRIES] =
+    [const { Entry { tid: AtomicU32::new(0), cpu: AtomicPtr::new(ptr::null_mut()) } }; ENTRIES];
+/// Distance of the area from the thread pointer; 0 when libc registers none.
+static OFFSET: AtomicIsize = AtomicIsize::new(0);
+
+unsafe extern "C" {
+    fn ramfold_thread_pointer() -> *mut c_void;
+}
+
+/// Asks libc where it puts the areas; may allocate.
+pub fn find_rseq() {
+    // SAFETY: libc's variables, by the types its header gives them.
+    unsafe {
+        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
+        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
+        if !offset.is_null() && !size.is_null() && *size != 0 {
+            OFFSET.store(*offset, Ordering::Release);
+        }
+    }
+}
+
+fn places(tid: u32) -> impl Iterator<Item = &'static Entry> {
+    (0..PROBES).map(move |i| &TABLE[(tid as usize + i) % ENTRIES])
+}
+
+fn own_tid() -> u32 {
+    gettid().as_raw_nonzero().get().unsigned_abs()
+}
+
+/// Enters this thread.
+pub fn enter() {
+    let offset = OFFSET.load(Ordering::Acquire);
+    if offset == 0 {
+        return;
+    }
+    let tid = own_tid();
+    let claim = |e: &&Entry| e.tid.compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    if let Some(entry) = places(tid).find(claim) {
+        // SAFETY: reads this thread's own register.
+        let area = unsafe { ramfold_thread_pointer() }.wrapping_byte_offset(offset);
+        entry.cpu.store(area.wrapping_byte_add(CPU_ID).cast(), Ordering::Release);
+    }
+}
+
+/// Takes this thread out.
+pub fn leave() {
+    let tid = own_tid();
+    if let Some(entry) = places(tid).find(|entry| entry.tid.load(Ordering::Relaxed) == tid) {
+        entry.cpu.store(ptr::null_mut(), Ordering::Release);
+        entry.tid.store(0, Ordering::Release);
+    }
+}
+
+/// In the child of a fork: this thread has a new id, the others are gone.
+pub fn only_this_one() {
+    for entry in TABLE.iter().filter(|entry| entry.tid.load(Ordering::Relaxed) != 0) {
+        entry.cpu.store(ptr::null_mut(), Ordering::Relaxed);
+        entry.tid.store(0, Ordering::Relaxed);
+    }
+    enter();
+}
+
+/// The processor of the thread `tid`, which waits for a fault.
+pub fn cpu_of(tid: u32) -> Option<usize> {
+    let entry = places(tid).find(|entry| entry.tid.load(Ordering::Acquire) == tid)?;
+    let cpu = entry.cpu.load(Ordering::Acquire);
+    // SAFETY: a thread that waits has not left, so its area is there.
+    let cpu = unsafe { cpu.as_ref() }?.load(Ordering::Relaxed);
+    // Negative numbers say that there is none.
+    usize::try_from(cpu).ok().filter(|cpu| *cpu < 1 << 16)
+}
