@@ -1,2 +1,63 @@
-//! The `ramfold` command.
-fn main() {}
+//! The `ramfold` command: parse, build options, run, report.
+
+mod bench;
+mod failure;
+mod names;
+mod run;
+mod size;
+
+use clap::{Parser, Subcommand, error::ErrorKind};
+use failure::Failure;
+use std::process::ExitCode;
+
+/// Compressed memory for Linux programs, in user space.
+#[derive(Debug, Parser)]
+#[command(name = "ramfold", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Options),
+    #[command(subcommand)]
+    Bench(bench::Command),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::try_parse() {
+        Ok(Cli { command: Command::Run(options) }) => run::run(&options),
+        Ok(Cli { command: Command::Bench(command) }) => bench::run(&command),
+        Err(error) => asked_or_wrong(&error),
+    };
+    done.unwrap_or_else(|failure| failure.report())
+}
+
+/// `--help` and `--version` are answered; wrong usage becomes one line.
+fn asked_or_wrong(error: &clap::Error) -> Result<ExitCode, Failure> {
+    let helps = [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion];
+    if helps.contains(&error.kind()) {
+        // A reader that closed the pipe has seen enough.
+        let _ = error.print();
+        return Ok(ExitCode::SUCCESS);
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return Err(Failure::usage("wrong usage: a command is missing (see ramfold --help)"));
+    }
+    let text = error.to_string();
+    let first = text.split("\n\n").next().unwrap_or(&text);
+    let line = first.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
+    Err(Failure::usage(format!("wrong usage: {line} (see --help)")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_of_the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

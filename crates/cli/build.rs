@@ -1,0 +1,51 @@
+//! Builds the library that `ramfold run` puts into programs, so that it can travel inside the binary: one file
+//! to install, and nothing to find at run time.
+//!
+//! A nested cargo is the only way to build another crate with another profile (panic=abort, LTO) as part of a
+//! plain `cargo build`. It has a target directory of its own, so the two never wait for each other's lock, and
+//! the library is the same whatever the profile of the binary.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Settings of the outer build that must not reach the inner one: flags and wrappers (coverage, clippy) that
+/// would make another library, or rebuild it for each.
+const OUTER_ONLY: &[&str] = &[
+    "CARGO_ENCODED_RUSTFLAGS",
+    "RUSTFLAGS",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "CARGO_BUILD_TARGET",
+    "CARGO_BUILD_TARGET_DIR",
+    "CARGO_TARGET_DIR",
+    "CARGO_BUILD_BUILD_DIR",
+    "CARGO_BUILD_RUSTFLAGS",
+];
+
+fn main() {
+    let root = Path::new(&var("CARGO_MANIFEST_DIR")).join("../..");
+    for input in ["src", "crates/pager", "crates/preload", "Cargo.toml", "Cargo.lock"] {
+        println!("cargo::rerun-if-changed={}", root.join(input).display());
+    }
+    let target_dir = PathBuf::from(var("OUT_DIR")).join("preload");
+    let mut cargo = Command::new(var("CARGO"));
+    cargo.args(["build", "--package", "ramfold-preload", "--profile", "preload", "--target-dir"]);
+    cargo.arg(&target_dir).current_dir(&root);
+    for name in OUTER_ONLY {
+        cargo.env_remove(name);
+    }
+    let mut built = target_dir.clone();
+    let (host, target) = (var("HOST"), var("TARGET"));
+    if host != target {
+        cargo.args(["--target", &target]);
+        built.push(target);
+    }
+    let status = cargo.status().expect("cargo runs");
+    assert!(status.success(), "the preload library did not build: {status}");
+    let library = built.join("preload/libramfold_preload.so");
+    println!("cargo::rustc-env=RAMFOLD_PRELOAD={}", library.display());
+}
+
+fn var(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
+}

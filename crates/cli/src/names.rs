@@ -1,0 +1,13 @@
+//! Names on the command line, checked before anything is started.
+
+/// A compressor that exists, with a level that it has.
+pub fn compressor(name: &str) -> Result<String, String> {
+    ramfold::codec::by_name(name).map(|_| name.to_owned()).map_err(|error| error.to_string())
+}
+
+/// A zpool that exists.
+pub fn zpool(name: &str) -> Result<String, String> {
+    let names = ramfold::zpool::NAMES;
+    let known = names.contains(&name).then(|| name.to_owned());
+    known.ok_or_else(|| format!("no zpool is called \"{name}\" (choose one of {})", names.join(", ")))
+}

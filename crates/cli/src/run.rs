@@ -1,0 +1,145 @@
+//! `ramfold run`: a program, and all that it starts, within a limit of memory.
+//!
+//! Everything that the run needs hangs on descriptors of this process: the preload library, the segment and the
+//! swap file have no name on any disk and are reached as `/proc/PID/fd/N`. Nothing is left behind, however the
+//! run ends. The price is that descendants that outlive ramfold and start further programs start them
+//! unmanaged (the loader says on stderr that it cannot find the library).
+//!
+//! ramfold stays the parent of the program and in its process group. It returns when the program ends, as
+//! `env` would, whatever the program left running.
+
+mod access;
+mod child;
+mod options;
+mod program;
+mod stats;
+mod swap;
+
+pub use options::Options;
+
+use crate::failure::{Failure, say};
+use options::Settings;
+use ramfold_pager::segment::Segment;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use stats::Stats;
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// The library that build.rs built.
+static PRELOAD: &[u8] = include_bytes!(env!("RAMFOLD_PRELOAD"));
+
+/// Exit status of a program that ramfold had to kill: that of SIGKILL.
+const KILLED: u8 = 128 + 9;
+
+/// Runs the program and gives its exit status.
+pub fn run(options: &Options) -> Result<ExitCode, Failure> {
+    let settings = Settings::new(options)?;
+    refuse_nesting()?;
+    access::check()?;
+    let name = &options.command[0];
+    if let Some(reason) = program::unmanageable(name) {
+        let what = format!("{}: {reason}", name.display());
+        if options.strict {
+            return Err(Failure::failed(format!("{what} (leave --strict out to run it without a limit)")));
+        }
+        say(&format!("{what}; it runs without a limit (--strict refuses such programs)"));
+    }
+    let mut stats = Stats::open(options.stats.as_deref())?;
+    let run = Run::prepare(&settings)?;
+
+    let started = Instant::now();
+    let mut child = child::Child::spawn(&options.command, &run.environment())?;
+    let status = child.wait(&mut || {
+        stats.sample(&run.segment);
+        run.reap();
+    });
+    stats.report(&run.segment, started.elapsed())?;
+    Ok(ExitCode::from(if run.tell_deaths(child.pid()) { KILLED } else { status }))
+}
+
+fn refuse_nesting() -> Result<(), Failure> {
+    match std::env::var_os("RAMFOLD_RUN") {
+        Some(_) => Err(Failure::failed(
+            "run: this process already runs under ramfold (start the inner program without ramfold run: \
+             the outer limit holds for it)",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// What the processes of the run reach through this one.
+struct Run {
+    library: OwnedFd,
+    segment: Segment,
+    segment_fd: OwnedFd,
+    swap: Option<OwnedFd>,
+    settings: String,
+}
+
+impl Run {
+    fn prepare(settings: &Settings) -> Result<Self, Failure> {
+        let failed = |what: &str, why: &dyn std::fmt::Display| Failure::failed(format!("{what}: {why}"));
+        let library = library().map_err(|e| failed("the preload library finds no memory", &e))?;
+        let swap = swap::open(&settings.swap)?;
+        let mut key = [0; 32];
+        rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())
+            .map_err(|e| failed("the system gives no random numbers", &e))?;
+        let (segment_fd, segment) = Segment::create(settings.limit, settings.swap_size(), key)
+            .map_err(|e| failed("the run's shared memory cannot be made", &e))?;
+        Ok(Self { library, segment, segment_fd, swap, settings: settings.to_string() })
+    }
+
+    /// The variables that make a program a managed one.
+    fn environment(&self) -> [(&'static str, OsString); 2] {
+        let mut preload = OsString::from(path(&self.library));
+        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+            preload.push(OsStr::new(":"));
+            preload.push(others);
+        }
+        let mut run = format!("{};shm={}", self.settings, path(&self.segment_fd));
+        if let Some(swap) = &self.swap {
+            run.push_str(&format!(";swap={}", path(swap)));
+        }
+        [("LD_PRELOAD", preload), ("RAMFOLD_RUN", run.into())]
+    }
+
+    /// Takes back what processes that ended without a word still hold.
+    fn reap(&self) {
+        self.segment.reap(&|extent| {
+            if let Some(swap) = &self.swap {
+                swap::discard(swap, extent);
+            }
+        });
+    }
+
+    /// Says which processes ramfold killed and why; whether the program was one of them.
+    fn tell_deaths(&self, program: u32) -> bool {
+        let deaths = self.segment.deaths();
+        for death in &deaths {
+            let who = if death.pid == program { String::new() } else { format!("process {}: ", death.pid) };
+            say(&format!("{who}{}", death.message));
+        }
+        deaths.iter().any(|death| death.pid == program)
+    }
+}
+
+/// The preload library as a file in memory that nobody can change.
+fn library() -> std::io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create("ramfold-preload", flags)?;
+    let mut file = std::fs::File::from(fd);
+    file.write_all(PRELOAD)?;
+    rustix::fs::fcntl_add_seals(
+        &file,
+        SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
+    )?;
+    Ok(file.into())
+}
+
+/// How other processes reach a descriptor of this one.
+fn path(fd: impl AsFd) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), fd.as_fd().as_raw_fd())
+}

@@ -1,0 +1,172 @@
+//! The program as a direct child, and signals: it gets each one that it would get without ramfold.
+//!
+//! A terminal's signals (Ctrl-C, Ctrl-Z, hang-up) go from the kernel to the whole foreground process group, so the
+//! program has them already and ramfold only notes them. What another process sends to ramfold alone is
+//! passed on. What somebody sends to the group by `kill -PGID` cannot be told from that and may reach the
+//! program twice. When job control stops the program, ramfold stops too, and the shell sees the job stopped;
+//! when ramfold is continued, it continues the program.
+//!
+//! If ramfold itself is killed, the program goes on: its memory and its share of the swap file are its own.
+
+use crate::failure::Failure;
+use std::ffi::OsString;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
+use std::ptr;
+
+/// How often the parent looks after the run while no signal arrives.
+static TICK: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Signals that tell of a fault of ramfold's own; they are not forwarded.
+const OWN: &[i32] =
+    &[libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
+
+/// The running program.
+#[derive(Debug)]
+pub struct Child {
+    pid: i32,
+    /// Signals that this process waits for instead of dying of them.
+    waited: libc::sigset_t,
+}
+
+impl Child {
+    /// Starts `command` with `environment` added. It inherits the signal mask and ignored signals of whoever
+    /// started ramfold.
+    pub fn spawn(command: &[OsString], environment: &[(&str, OsString)]) -> Result<Self, Failure> {
+        let (waited, inherited) = block_signals();
+        let ignored_child = reap_children();
+        let mut program = Command::new(&command[0]);
+        program.args(&command[1..]).envs(environment.iter().map(|(name, value)| (name, value)));
+        let restore = move || {
+            if ignored_child {
+                // SAFETY: a plain system call, allowed between fork and exec.
+                unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+            }
+            set_mask(&inherited);
+            Ok(())
+        };
+        // SAFETY: `restore` makes system calls only.
+        unsafe { program.pre_exec(restore) };
+        let child = program.spawn().map_err(|error| {
+            let message = format!("{}: {error}", command[0].display());
+            match error.kind() {
+                io::ErrorKind::NotFound => Failure::not_found(message),
+                _ if is_shortage(&error) => Failure::failed(message),
+                _ => Failure::cannot_execute(message),
+            }
+        })?;
+        Ok(Self { pid: child.id().cast_signed(), waited })
+    }
+
+    /// The program's process.
+    pub fn pid(&self) -> u32 {
+        self.pid.unsigned_abs()
+    }
+
+    /// Passes signals on until the program ends, with a call of `tick` ten times a second and one at the end,
+    /// while the program is still a zombie. Returns what the shell would call its exit status.
+    pub fn wait(&mut self, tick: &mut dyn FnMut()) -> u8 {
+        loop {
+            if let Some(signal) = self.next_signal() {
+                self.forward(&signal);
+            }
+            tick();
+            match self.poll() {
+                Some(status) if status.stopped_signal().is_some_and(is_job_control) => self.stop_together(),
+                Some(status) if status.stopped_signal().is_none() => return exit_status(status),
+                _ => {}
+            }
+        }
+    }
+
+    fn next_signal(&self) -> Option<libc::siginfo_t> {
+        let mut info = MaybeUninit::uninit();
+        // SAFETY: the set and the time are valid, and `info` has room for what is written.
+        let signal =
+            unsafe { libc::sigtimedwait(&raw const self.waited, info.as_mut_ptr(), &raw const TICK) };
+        // SAFETY: a positive answer means that `info` was written.
+        (signal > 0).then(|| unsafe { info.assume_init() })
+    }
+
+    /// Passes on what a process sent, unless the program or a descendant of it did (`kill 0` in a script).
+    fn forward(&self, signal: &libc::siginfo_t) {
+        // SAFETY: for signals from processes (code 0 or below) the field holds the sender.
+        let sender = unsafe { signal.si_pid() };
+        let from_process = signal.si_code <= 0;
+        if signal.si_signo != libc::SIGCHLD && from_process && !descends(sender, self.pid) {
+            send(self.pid, signal.si_signo);
+        }
+    }
+
+    fn poll(&self) -> Option<ExitStatus> {
+        let mut status = 0;
+        // SAFETY: `status` is valid; the child is ours and not yet waited for.
+        let pid = unsafe { libc::waitpid(self.pid, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
+        (pid == self.pid).then(|| ExitStatus::from_raw(status))
+    }
+
+    fn stop_together(&self) {
+        send(std::process::id().cast_signed(), libc::SIGSTOP);
+        send(self.pid, libc::SIGCONT);
+    }
+}
+
+fn is_job_control(signal: i32) -> bool {
+    matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)
+}
+
+/// No fault of the program's: it could not be forked.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EMFILE | libc::ENFILE))
+}
+
+fn exit_status(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+}
+
+fn send(pid: i32, signal: i32) {
+    // SAFETY: a plain system call. A child that has just ended is not waited for yet, so the number is its own.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Whether `process` is `ancestor` or a descendant of it.
+fn descends(mut process: i32, ancestor: i32) -> bool {
+    while process > 1 && process != ancestor {
+        process = parent(process).unwrap_or(0);
+    }
+    process == ancestor
+}
+
+fn parent(process: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Blocks all signals but [`OWN`]; returns them, and the mask that was there.
+fn block_signals() -> (libc::sigset_t, libc::sigset_t) {
+    let mut waited = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: sigfillset writes the set that the following calls read; sigprocmask writes the old one.
+    unsafe {
+        libc::sigfillset(waited.as_mut_ptr());
+        for signal in OWN {
+            libc::sigdelset(waited.as_mut_ptr(), *signal);
+        }
+        libc::sigprocmask(libc::SIG_BLOCK, waited.as_ptr(), before.as_mut_ptr());
+        (waited.assume_init(), before.assume_init())
+    }
+}
+
+fn set_mask(mask: &libc::sigset_t) {
+    // SAFETY: the set is valid; the old one is not asked for.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, ptr::null_mut()) };
+}
+
+/// Children of a process that ignores SIGCHLD leave no status: stops ignoring it, and says whether it did.
+fn reap_children() -> bool {
+    // SAFETY: the default action is no handler.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) == libc::SIG_IGN }
+}

@@ -1,0 +1,147 @@
+//! Which programs the preload library cannot be put into.
+//!
+//! The dynamic loader loads it, so a program without one (static), with another one (musl, another
+//! architecture), or for which the loader ignores the environment (setuid) runs as without ramfold. This looks
+//! at the program that the command names; what it starts later is up to the loader.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Scripts whose interpreters are scripts: as deep as the kernel follows.
+const MAX_SCRIPTS: usize = 5;
+const PT_INTERP: u32 = 3;
+
+#[cfg(target_arch = "x86_64")]
+const MACHINE: u16 = 62;
+#[cfg(target_arch = "aarch64")]
+const MACHINE: u16 = 183;
+
+/// Why the program that `name` stands for cannot be managed. `None` if it can, and if it cannot be read or
+/// executed at all: exec knows better what to say then.
+pub fn unmanageable(name: &OsStr) -> Option<&'static str> {
+    let mut path = find(name)?;
+    for _ in 0..MAX_SCRIPTS {
+        if gains_privileges(&path) {
+            return Some("it is setuid, setgid or has capabilities, so the loader ignores ramfold's library");
+        }
+        let file = File::open(&path).ok()?;
+        let mut front = Vec::new();
+        (&file).take(4096).read_to_end(&mut front).ok()?;
+        match interpreter(&front) {
+            Some(next) => path = next,
+            None => return elf_reason(&file, &front),
+        }
+    }
+    None
+}
+
+/// The file that execvp would take.
+fn find(name: &OsStr) -> Option<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Some(name.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let executable = |file: &PathBuf| {
+        file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(executable)
+}
+
+/// The path after `#!`. A text without it is run by the shell, as execvp does.
+fn interpreter(front: &[u8]) -> Option<PathBuf> {
+    if front.starts_with(b"\x7fELF") {
+        return None;
+    }
+    let Some(line) = front.strip_prefix(b"#!") else { return Some("/bin/sh".into()) };
+    let line = line.split(|byte| *byte == b'\n').next()?;
+    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
+    let (program, argument) = (words.next()?, words.next());
+    // `#!/usr/bin/env python3` is about python3.
+    match argument.filter(|a| program.ends_with(b"/env") && !a.starts_with(b"-") && !a.contains(&b'=')) {
+        Some(name) => find(OsStr::from_bytes(name)),
+        None => Some(OsStr::from_bytes(program).into()),
+    }
+}
+
+/// Whether exec would set AT_SECURE.
+fn gains_privileges(path: &Path) -> bool {
+    let Ok(meta) = path.metadata() else { return false };
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let setuid = meta.mode() & libc::S_ISUID != 0 && meta.uid() != uid;
+    let setgid = meta.mode() & libc::S_ISGID != 0 && meta.gid() != gid;
+    let mut value = [0; 64];
+    let capable = uid != 0 && rustix::fs::getxattr(path, c"security.capability", &mut value).is_ok();
+    setuid || setgid || capable
+}
+
+/// Reads the ELF header and its program headers.
+fn elf_reason(file: &File, front: &[u8]) -> Option<&'static str> {
+    let u16_at = |bytes: &[u8], at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+    let u64_at = |bytes: &[u8], at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    const CLASS_64: u8 = 2;
+    if *front.get(4)? != CLASS_64 {
+        return Some("it is a 32-bit program, and ramfold's library has 64");
+    }
+    if u16_at(front, 18)? != MACHINE {
+        return Some("it is made for another processor than ramfold's library");
+    }
+    let (table, size, count) = (u64_at(front, 32)?, u16_at(front, 54)?, u16_at(front, 56)?);
+    for index in 0..u64::from(count) {
+        let mut header = [0; 56];
+        file.read_exact_at(&mut header, table + index * u64::from(size)).ok()?;
+        if header[..4] == PT_INTERP.to_le_bytes() {
+            let len = usize::try_from(u64_at(&header, 32)?).ok()?.min(4096);
+            let mut loader = vec![0; len];
+            file.read_exact_at(&mut loader, u64_at(&header, 8)?).ok()?;
+            let musl = loader.windows(7).any(|part| part == b"ld-musl");
+            return musl.then_some("it uses musl, and ramfold's library is made for glibc");
+        }
+    }
+    Some("it is statically linked, so no loader can put ramfold's library into it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interpreters_are_found_as_exec_finds_them() {
+        assert_eq!(interpreter(b"#!/bin/sh -e\necho"), Some("/bin/sh".into()));
+        assert_eq!(interpreter(b"#! /opt/x y"), Some("/opt/x".into()));
+        assert_eq!(interpreter(b"echo"), Some("/bin/sh".into()));
+        assert_eq!(interpreter(b"\x7fELF\x02"), None);
+        assert_eq!(interpreter(b"#!/usr/bin/env sh\n"), find(OsStr::new("sh")));
+        assert_eq!(interpreter(b"#!/usr/bin/env -S sh -e\n"), Some("/usr/bin/env".into()));
+    }
+
+    #[test]
+    fn ordinary_programs_are_manageable() {
+        assert_eq!(unmanageable(OsStr::new("sh")), None);
+        assert_eq!(unmanageable(OsStr::new("/proc/self/exe")), None);
+        assert_eq!(unmanageable(OsStr::new("no-such-program")), None);
+    }
+
+    #[test]
+    fn a_header_without_a_loader_is_static() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut elf = vec![0u8; 64];
+        elf[..5].copy_from_slice(b"\x7fELF\x02");
+        elf[18..20].copy_from_slice(&MACHINE.to_le_bytes());
+        let reason = |name: &str, bytes: &[u8]| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            unmanageable(path.as_os_str()).unwrap_or_default()
+        };
+        assert!(reason("static", &elf).contains("statically linked"));
+        elf[18] = 3;
+        assert!(reason("other", &elf).contains("another processor"));
+        elf[4] = 1;
+        assert!(reason("small", &elf).contains("32-bit"));
+        assert_eq!(reason("cut", &elf[..10]), "it is a 32-bit program, and ramfold's library has 64");
+        assert_eq!(reason("script", b"#!/bin/sh\n"), "");
+    }
+}

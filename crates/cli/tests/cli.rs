@@ -1,0 +1,382 @@
+//! `ramfold run` as its users see it: exit statuses, signals, messages, statistics, and what it leaves behind. That
+//! pages survive is tested elsewhere.
+
+mod command;
+#[path = "common/need.rs"]
+#[allow(dead_code)] // other test binaries use the rest
+mod need;
+
+use command::{Outcome, PATH, command, finish, one_line, ramfold, wait_for};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+
+const LIMIT: &[&str] = &["run", "-m", "64M", "--"];
+
+fn run(arguments: &[&str]) -> Outcome {
+    ramfold(&[LIMIT, arguments].concat())
+}
+
+#[test]
+fn wrong_usage_is_one_line_and_status_2() {
+    for (arguments, part) in [
+        (&["run", "--", "true"][..], "-m"),
+        (&["run", "-m", "64M"], "PROGRAM"),
+        (&["run", "-m", "lots", "--", "true"], "\"lots\" is no size"),
+        (&["run", "-m", "-5", "--", "true"], "-5"),
+        (&["run", "-m", "4096", "--", "true"], "too small"),
+        (&["run", "-m", "64M", "--compressor", "lzo", "--", "true"], "lz4"),
+        (&["run", "-m", "64M", "--compressor", "zstd:99", "--", "true"], "level"),
+        (&["run", "-m", "64M", "--zpool", "z3fold", "--", "true"], "zsmalloc, zbud, xvmalloc"),
+        (&["run", "-m", "64M", "--max-pool-percent", "0", "--", "true"], "--max-pool-percent"),
+        (&["run", "-m", "64M", "--accept-threshold-percent", "101", "--", "true"], "101"),
+        (&["run", "-m", "64M", "--swap", "none", "--swap-size", "1G", "--", "true"], "--swap-size"),
+        (&["run", "-m", "64M", "--frobnicate", "--", "true"], "--frobnicate"),
+        (&["bench", "pages"], "FILE"),
+        (&["conquer"], "conquer"),
+        (&[], "command is missing"),
+    ] {
+        let outcome = ramfold(arguments);
+        assert_eq!(outcome.code, Some(2), "{arguments:?}: {}", outcome.stderr);
+        let line = one_line(&outcome.stderr);
+        assert!(line.starts_with("ramfold: ") && line.contains(part), "{arguments:?}: {line}");
+    }
+}
+
+#[test]
+fn help_shows_an_example() {
+    for arguments in [&["run", "--help"][..], &["bench", "pages", "--help"]] {
+        let outcome = ramfold(arguments);
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+        assert!(outcome.stdout.contains("Example: ramfold "), "{}", outcome.stdout);
+    }
+    assert_eq!(ramfold(&["--version"]).stdout, concat!("ramfold ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn the_exit_status_is_the_programs_own() {
+    for status in [0, 1, 7, 125, 255] {
+        let outcome = run(&["sh", "-c", &format!("exit {status}")]);
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(status), ""));
+    }
+    for (signal, status) in [("TERM", 143), ("KILL", 137), ("USR1", 138)] {
+        assert_eq!(run(&["sh", "-c", &format!("kill -{signal} $$")]).code, Some(status));
+    }
+}
+
+#[test]
+fn programs_that_cannot_start_give_126_and_127() {
+    let missing = run(&["no-such-program-anywhere"]);
+    assert_eq!(missing.code, Some(127));
+    assert!(one_line(&missing.stderr).starts_with("ramfold: no-such-program-anywhere: "));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("text");
+    fs::write(&file, "#!/bin/sh\n").unwrap();
+    let denied = run(&[file.to_str().unwrap()]);
+    assert_eq!(denied.code, Some(126));
+    assert!(one_line(&denied.stderr).contains("text: "), "{}", denied.stderr);
+}
+
+#[test]
+fn arguments_input_output_and_environment_pass_through() {
+    let mut child = command(LIMIT)
+        .args(["sh", "-c", "cat; echo \"$1-$MARK\" >&2", "sh", "a  b"])
+        .env("MARK", "m")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"through").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"through"[..], &b"a  b-m\n"[..]));
+}
+
+#[test]
+fn preloaded_libraries_of_the_user_stay_behind_ours() {
+    let outcome =
+        finish(command(LIMIT).args(["sh", "-c", "echo $LD_PRELOAD"]).env("LD_PRELOAD", "libm.so.6"));
+    let value = outcome.stdout.trim();
+    assert!(value.starts_with("/proc/") && value.ends_with(":libm.so.6"), "{value}");
+}
+
+/// A program that says `ready`, and each signal that it gets; it ends at TERM with status 3.
+const LISTENER: &str = r#"for s in HUP INT USR1 USR2 WINCH; do trap "echo $s" $s; done
+    trap 'echo TERM; exit 3' TERM; echo ready; while :; do sleep 0.05; done"#;
+
+struct Listener {
+    ramfold: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Listener {
+    fn start(script: &str) -> Self {
+        let mut ramfold = command(LIMIT)
+            .args(["sh", "-c", script])
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(ramfold.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        Self { ramfold, lines }
+    }
+
+    fn send(&self, signal: i32) {
+        kill(self.ramfold.id(), signal);
+    }
+
+    fn next(&mut self) -> String {
+        self.lines.next().unwrap().unwrap()
+    }
+
+    fn program(&self) -> u32 {
+        let id = self.ramfold.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+        children.trim().parse().unwrap()
+    }
+}
+
+fn kill(process: u32, signal: i32) {
+    // SAFETY: a plain system call on a process that this test started and has not waited for.
+    assert_eq!(unsafe { libc::kill(process.cast_signed(), signal) }, 0);
+}
+
+fn state(process: u32) -> char {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+}
+
+#[test]
+fn signals_sent_to_ramfold_reach_the_program() {
+    let mut listener = Listener::start(LISTENER);
+    for (signal, name) in [
+        (libc::SIGHUP, "HUP"),
+        (libc::SIGUSR1, "USR1"),
+        (libc::SIGUSR2, "USR2"),
+        (libc::SIGINT, "INT"),
+        (libc::SIGWINCH, "WINCH"),
+        (libc::SIGTERM, "TERM"),
+    ] {
+        listener.send(signal);
+        assert_eq!(listener.next(), name);
+    }
+    assert!(listener.lines.next().is_none());
+    assert_eq!(listener.ramfold.wait().unwrap().code(), Some(3));
+}
+
+#[test]
+fn a_script_that_signals_its_group_is_not_told_twice() {
+    let script = r#"trap 'n=$((n+1))' USR1; echo ready; read x; kill -USR1 0; sleep 0.3; echo "got $n""#;
+    let mut ramfold = command(LIMIT)
+        .args(["sh", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    ramfold.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let mut said = String::new();
+    ramfold.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said, "ready\ngot 1\n");
+    assert!(ramfold.wait().unwrap().success());
+}
+
+#[test]
+fn job_control_stops_and_continues_both() {
+    let mut listener = Listener::start(LISTENER);
+    let (ramfold, program) = (listener.ramfold.id(), listener.program());
+    kill(program, libc::SIGTSTP);
+    wait_for("both stop", || state(ramfold) == 'T' && state(program) == 'T');
+    listener.send(libc::SIGCONT);
+    wait_for("both go on", || state(ramfold) != 'T' && state(program) != 'T');
+    listener.send(libc::SIGTERM);
+    assert_eq!(listener.next(), "TERM");
+    assert_eq!(listener.ramfold.wait().unwrap().code(), Some(3));
+}
+
+#[test]
+fn ignored_signals_stay_ignored() {
+    let script = format!("trap '' HUP; exec \"$0\" run -m 64M -- sh -c 'kill -HUP $$; echo lived'");
+    let outcome = finish(Command::new("sh").args(["-c", &script, PATH]));
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "lived\n"));
+}
+
+#[test]
+fn a_status_arrives_also_when_sigchld_is_ignored() {
+    let mut command = command(LIMIT);
+    command.args(["sh", "-c", "exit 9"]);
+    // SAFETY: signal is allowed between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+            Ok(())
+        });
+    }
+    assert_eq!(command.status().unwrap().code(), Some(9));
+}
+
+#[test]
+fn the_statistics_have_every_name_of_the_contract() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("stats.json");
+    let outcome = ramfold(&[
+        "run",
+        "-m",
+        "64M",
+        "--stats",
+        file.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        "sleep 0.3; exit 4",
+    ]);
+    assert_eq!(outcome.code, Some(4));
+    let stats: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    for name in [
+        "limit",
+        "peak_bytes",
+        "resident_bytes",
+        "processes",
+        "faults",
+        "refaults",
+        "evicted_pages",
+        "stored_pages",
+        "pool_total_size",
+        "orig_data_size",
+        "compr_data_size",
+        "same_filled_pages",
+        "duplicate_pages",
+        "stored_incompressible_pages",
+        "loads",
+        "stores",
+        "invalidates",
+        "misses",
+        "written_back_pages",
+        "writeback_bytes",
+        "tier_loads",
+        "pool_limit_hit",
+        "reject_reclaim_fail",
+        "reject_alloc_fail",
+        "reject_meta_fail",
+        "reject_compress_fail",
+        "reject_compress_poor",
+        "decompress_fail",
+        "checksum_fail",
+    ] {
+        assert!(stats[name].is_u64(), "{name} is {}", stats[name]);
+    }
+    for name in ["p50", "p99", "max"] {
+        assert!(stats["fault_ns"][name].is_u64(), "fault_ns.{name}");
+    }
+    assert_eq!(stats["limit"], 64 << 20);
+    let elapsed = stats["elapsed_s"].as_f64().unwrap();
+    assert!((0.3..60.0).contains(&elapsed), "{elapsed}");
+}
+
+#[test]
+fn a_dash_prints_a_short_table_on_stderr() {
+    let outcome = ramfold(&["run", "-m", "64M", "--stats", "-", "--", "echo", "out"]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "out\n"));
+    assert!(outcome.stderr.lines().all(|line| line.starts_with("ramfold: ")), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("of 64.0 MiB") && outcome.stderr.lines().count() < 12);
+}
+
+#[test]
+fn statistics_that_cannot_be_written_are_told_before_the_program_runs() {
+    let outcome = ramfold(&["run", "-m", "64M", "--stats", "/no/such/dir/x", "--", "echo", "ran"]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(125), ""));
+    assert!(one_line(&outcome.stderr).contains("/no/such/dir/x"));
+}
+
+#[test]
+fn a_static_program_is_run_with_a_warning_or_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, program) = (directory.path().join("s.c"), directory.path().join("static"));
+    fs::write(&source, "int main(void) { return 42; }\n").unwrap();
+    let compiled = Command::new("cc").arg("-static").arg("-o").args([&program, &source]).status().unwrap();
+    assert!(compiled.success());
+    let program = program.to_str().unwrap();
+    let outcome = run(&[program]);
+    assert_eq!(outcome.code, Some(42));
+    assert!(one_line(&outcome.stderr).contains("statically linked"), "{}", outcome.stderr);
+    let outcome = ramfold(&["run", "-m", "64M", "--strict", "--", program]);
+    assert_eq!(outcome.code, Some(125));
+    assert!(one_line(&outcome.stderr).contains("statically linked"), "{}", outcome.stderr);
+    // What counts for a script is its interpreter.
+    let script = directory.path().join("script");
+    fs::write(&script, format!("#!{program}\n")).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(run(&[script.to_str().unwrap()]).stderr.contains("statically linked"));
+}
+
+#[test]
+fn a_swap_file_on_tmpfs_is_refused_with_the_reason() {
+    let outcome = ramfold(&["run", "-m", "64M", "--swap", "/dev/shm", "--", "echo", "ran"]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(125), ""));
+    let line = one_line(&outcome.stderr);
+    assert!(line.contains("/dev/shm") && line.contains("tmpfs"), "{line}");
+    assert_eq!(ramfold(&["run", "-m", "64M", "--swap", "none", "--", "true"]).code, Some(0));
+    let missing = ramfold(&["run", "-m", "64M", "--swap", "/no/such/place/x", "--", "true"]);
+    assert_eq!(missing.code, Some(125), "{}", missing.stderr);
+    assert!(one_line(&missing.stderr).contains("/no/such/place/x"));
+}
+
+#[test]
+fn ramfold_does_not_run_within_itself() {
+    let outcome = run(&[PATH, "run", "-m", "64M", "--", "true"]);
+    assert_eq!(outcome.code, Some(125));
+    assert!(one_line(&outcome.stderr).contains("already runs under ramfold"));
+}
+
+#[test]
+fn without_permission_the_three_ways_are_named() {
+    // SAFETY: plain system call.
+    let root = unsafe { libc::geteuid() } == 0;
+    let open =
+        fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|text| text.trim() == "1");
+    let device = fs::metadata("/dev/userfaultfd").is_ok_and(|meta| meta.permissions().mode() & 0o006 != 0);
+    if !root || open || device {
+        need::skip("needs root, and a system that refuses userfaultfd to others");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = directory.path().join("ramfold");
+    fs::copy(PATH, &copy).unwrap();
+    let outcome = finish(Command::new(copy).args(LIMIT).arg("true").uid(65534).gid(65534));
+    assert_eq!(outcome.code, Some(125), "{}", outcome.stderr);
+    let line = one_line(&outcome.stderr);
+    for way in ["CAP_SYS_PTRACE", "vm.unprivileged_userfaultfd=1", "/dev/userfaultfd"] {
+        assert!(line.contains(way), "{line}");
+    }
+}
+
+#[test]
+fn nothing_is_left_behind_however_it_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let left = || fs::read_dir(directory.path()).unwrap().count();
+    let shared = || fs::read_dir("/dev/shm").unwrap().count();
+    let (swap, before) = (directory.path().to_str().unwrap(), shared());
+    assert_eq!(ramfold(&["run", "-m", "64M", "--swap", swap, "--", "true"]).code, Some(0));
+    assert_eq!((left(), shared()), (0, before));
+
+    let mut killed = command(&["run", "-m", "64M", "--swap", swap, "--"])
+        .args(["sh", "-c", "echo ready; exec sleep 30"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 6];
+    killed.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    let program: u32 = {
+        let id = killed.id();
+        fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap().trim().parse().unwrap()
+    };
+    killed.kill().unwrap();
+    assert_eq!(killed.wait().unwrap().signal(), Some(libc::SIGKILL));
+    assert_ne!(state(program), 'Z', "the program goes on without ramfold");
+    assert_eq!((left(), shared()), (0, before));
+    kill(program, libc::SIGKILL);
+}
