@@ -129,3 +129,73 @@ impl Zsmalloc {
         unsafe { bytes(to).copy_from_nonoverlapping(bytes(from), len) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zpool::{ArenaOptions, Handle, Zpool};
+
+    /// Sizes as compressed pages have them: broad, 1700 bytes in the mean.
+    fn size(number: u64) -> usize {
+        let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let part = |shift: u32| usize::try_from(mixed >> shift & 0xfff).unwrap();
+        100 + (part(52) + part(40)) * 3200 / 8192
+    }
+
+    /// Bytes of pages for each byte of objects.
+    fn overhead(pool: &Zsmalloc, objects: &[(Handle, usize)]) -> f64 {
+        let bytes: usize = objects.iter().map(|(_, size)| size).sum();
+        (pool.total_pages() * PAGE_SIZE) as f64 / bytes as f64
+    }
+
+    #[test]
+    fn an_aged_pool_is_as_dense_as_a_fresh_one() {
+        let pool = Zsmalloc::new(&ArenaOptions { bytes: 1 << 30, ..ArenaOptions::default() }).unwrap();
+        let mut next = 0;
+        let mut store = || {
+            next += 1;
+            (pool.malloc(size(next)).unwrap(), size(next))
+        };
+        let mut objects: Vec<_> = (0..16_000).map(|_| store()).collect();
+        let fresh = overhead(&pool, &objects);
+        for round in 0..10 {
+            let mut kept: Vec<_> = Vec::new();
+            for (number, object) in objects.into_iter().enumerate() {
+                if (number + round) % 5 < 2 { pool.free(object.0) } else { kept.push(object) }
+            }
+            kept.extend((kept.len()..16_000).map(|_| store()));
+            objects = kept;
+            pool.compact();
+        }
+        pool.check();
+        let aged = overhead(&pool, &objects);
+        assert!(fresh <= 1.035 && aged <= 1.035, "fresh {fresh:.4}, aged {aged:.4}");
+    }
+
+    #[test]
+    fn bounded_compaction_gets_to_the_same_end() {
+        let pool = Zsmalloc::new(&ArenaOptions { bytes: 1 << 30, ..ArenaOptions::default() }).unwrap();
+        let objects: Vec<_> = (0..4000).map(|number| pool.malloc(size(number)).unwrap()).collect();
+        for handle in objects.iter().step_by(2) {
+            pool.free(*handle);
+        }
+        let mut calls = 0;
+        loop {
+            let held = pool.total_pages();
+            let freed = pool.compact_some(4);
+            assert_eq!(pool.total_pages(), held - freed);
+            assert!(freed <= 4 + 15, "{freed}");
+            pool.check();
+            if freed == 0 {
+                break;
+            }
+            calls += 1;
+        }
+        assert!(calls > 10, "{calls} calls");
+        pool.compact();
+        assert_eq!(pool.compact(), 0);
+        objects.iter().skip(1).step_by(2).for_each(|handle| pool.free(*handle));
+        pool.compact();
+        assert_eq!(pool.total_pages(), 0);
+    }
+}
