@@ -1,0 +1,197 @@
+//! Random operations against a map, with faults, from one printed seed (`RAMFOLD_SEED` repeats one).
+//!
+//! The two may differ in this only: a store may be refused (then the persistent page is the old one, the
+//! ephemeral one is gone); an ephemeral page may be missing, and is then missing until it is stored again; a
+//! load from the tier may fail when the tier was told to.
+
+use crate::doubles::{Bench, FaultyCodec, FaultyZpool, MemoryTier, Random, page};
+use ramfold::tier::Tier;
+use ramfold::{Config, Key, LoadError, PAGE_SIZE, PoolId, PoolKind, PoorPages, Store};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+const OBJECTS: u64 = 3;
+const INDICES: u64 = 700;
+
+struct Model {
+    random: Random,
+    bench: Bench,
+    tier: Arc<MemoryTier>,
+    zpool: Arc<FaultyZpool>,
+    pools: Vec<PoolId>,
+    pages: HashMap<Key, u64>,
+}
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed);
+        let (tier, zpool) = (Arc::new(MemoryTier::default()), FaultyZpool::new("zsmalloc"));
+        let codec = FaultyCodec::new("lz4");
+        let config = Config {
+            max_pool_bytes: (20 + random.below(150)) * PAGE_SIZE as u64,
+            accept_threshold_percent: [100, 90, 50][random.below(3) as usize],
+            poor: if random.below(3) == 0 { PoorPages::Refuse } else { PoorPages::KeepRaw },
+            shrink_inline: random.below(3) != 0,
+            ..Config::default()
+        };
+        if random.below(2) == 0 {
+            tier.write_error.one_in.store(5, Relaxed);
+            tier.read_error.one_in.store(50, Relaxed);
+            zpool.no_memory.one_in.store(50, Relaxed);
+            codec.compress_error.one_in.store(50, Relaxed);
+        }
+        tier.capacity.store([0, 0, 300][random.below(3) as usize], Relaxed);
+        let with_tier = (random.below(5) != 0).then(|| tier.clone() as Arc<dyn Tier>);
+        let bench = Bench::over(Store::from_parts(&config, codec, zpool.clone(), with_tier));
+        let pools = vec![
+            bench.store.create_pool(PoolKind::Persistent, None),
+            bench.store.create_pool(PoolKind::Ephemeral, None),
+            bench.store.create_pool(PoolKind::Ephemeral, Some(40_000)),
+            bench.store.create_pool(PoolKind::Persistent, Some(60_000)),
+        ];
+        Self { random, bench, tier, zpool, pools, pages: HashMap::new() }
+    }
+
+    fn key(&mut self) -> Key {
+        let pool = self.pools[self.random.below(4) as usize];
+        // Half of the operations meet in a few places.
+        let bound = if self.random.below(2) == 0 { 20 } else { INDICES };
+        Key { pool, object: self.random.below(OBJECTS), index: self.random.below(bound) }
+    }
+
+    fn step(&mut self) {
+        let key = self.key();
+        match self.random.below(100) {
+            0..50 => self.store(key),
+            50..80 => self.load(key),
+            80..88 => {
+                let existed = self.bench.store.invalidate(key);
+                let expected = self.pages.remove(&key).is_some();
+                assert!(existed == expected || key.pool.kind() == PoolKind::Ephemeral && expected, "{key:?}");
+            }
+            88..91 => self.invalidate_range(key),
+            91..93 => self.rename(key),
+            93..96 => drop(self.bench.shrink()),
+            96 => drop(self.bench.store.compact()),
+            97 => self.turn_a_knob(),
+            98 => assert!(self.bench.store.contains(key) <= self.pages.contains_key(&key)),
+            _ => {
+                let text = ["lz4", "zstd", "deflate:1"][self.random.below(3) as usize];
+                self.bench.store.set_compressor(text).unwrap();
+                let text = ["zsmalloc", "zbud", "xvmalloc"][self.random.below(3) as usize];
+                self.bench.store.set_zpool(text).unwrap();
+            }
+        }
+    }
+
+    fn store(&mut self, key: Key) {
+        let bound = if self.random.below(3) == 0 { 12 } else { 1 << 40 };
+        let number = self.random.below(bound);
+        match self.bench.store.store(key, &page(number), &mut self.bench.scratch) {
+            Ok(()) => drop(self.pages.insert(key, number)),
+            Err(_) if key.pool.kind() == PoolKind::Ephemeral => {
+                self.pages.remove(&key);
+                assert!(!self.bench.store.contains(key), "a stale entry is removed");
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn load(&mut self, key: Key) {
+        let mut found = [0; PAGE_SIZE];
+        let expected = self.pages.get(&key).copied();
+        match self.bench.store.load(key, &mut found, &mut self.bench.scratch) {
+            Ok(()) => assert_eq!(Some(found), expected.map(page), "{key:?}"),
+            Err(LoadError::Miss) => {
+                assert!(expected.is_none() || key.pool.kind() == PoolKind::Ephemeral, "{key:?} is lost");
+                self.pages.remove(&key);
+            }
+            Err(LoadError::Tier(error)) => {
+                assert!(self.tier.read_error.one_in.load(Relaxed) != 0 && expected.is_some(), "{error}");
+            }
+            Err(error) => panic!("{key:?}: {error}"),
+        }
+    }
+
+    fn invalidate_range(&mut self, key: Key) {
+        let end = if self.random.below(8) == 0 { u64::MAX } else { key.index + self.random.below(150) };
+        let range = key.index..end;
+        self.bench.store.invalidate_range(key.pool, key.object, range.clone());
+        self.pages.retain(|k, _| (k.pool, k.object) != (key.pool, key.object) || !range.contains(&k.index));
+    }
+
+    fn rename(&mut self, key: Key) {
+        let count = self.random.below(120);
+        let to = if self.random.below(2) == 0 { INDICES + self.random.below(300) } else { key.index + count };
+        if to < key.index + count {
+            return;
+        }
+        self.bench.store.invalidate_range(key.pool, key.object, to..to + count);
+        self.pages.retain(|k, _| {
+            (k.pool, k.object) != (key.pool, key.object) || !(to..to + count).contains(&k.index)
+        });
+        self.bench.store.rename_range(key.pool, key.object, key.index, to, count);
+        for index in 0..count {
+            if let Some(number) = self.pages.remove(&Key { index: key.index + index, ..key }) {
+                self.pages.insert(Key { index: to + index, ..key }, number);
+            }
+        }
+    }
+
+    fn turn_a_knob(&mut self) {
+        let on = self.random.below(3) != 0;
+        let store = &self.bench.store;
+        match self.random.below(6) {
+            0 => store.set_duplicates(on),
+            1 => store.set_same_filled(on),
+            2 => store.set_enabled(on || self.random.below(4) != 0),
+            3 => store.set_max_pool_bytes((10 + self.random.below(200)) * PAGE_SIZE as u64),
+            4 => store.set_accept_threshold([100, 90, 30][self.random.below(3) as usize]),
+            _ => store.set_max_compression_ratio([100, 50][self.random.below(2) as usize]),
+        }
+    }
+
+    /// Everything is loaded, then everything goes; nothing is left anywhere.
+    fn end(mut self) {
+        self.tier.read_error.one_in.store(0, Relaxed);
+        let keys: Vec<Key> = self.pages.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.load(key));
+        assert!(self.bench.stat("stored_pages") + self.bench.stat("tier_pages") >= self.pages.len() as u64);
+        self.pools.iter().for_each(|&pool| self.bench.store.destroy_pool(pool));
+        self.bench.store.check();
+        assert_eq!((self.tier.len(), self.zpool.live()), (0, 0), "every slot and handle was given back");
+        for gauge in ["stored_pages", "tier_pages", "compr_data_size", "duplicate_pages", "same_filled_pages"]
+        {
+            assert_eq!(self.bench.stat(gauge), 0, "{gauge}");
+        }
+        self.bench.store.compact();
+        assert_eq!(self.bench.store.pool_bytes(), 0);
+    }
+}
+
+fn run(seed: u64, steps: u32) -> u64 {
+    println!("RAMFOLD_SEED={seed}");
+    let mut model = Model::new(seed);
+    for step in 0..steps {
+        model.step();
+        if step % 256 == 0 {
+            model.bench.store.check();
+        }
+    }
+    let written = model.bench.stat("written_back_pages");
+    model.end();
+    written
+}
+
+#[test]
+fn the_store_agrees_with_a_map() {
+    if let Ok(seed) = std::env::var("RAMFOLD_SEED") {
+        run(seed.parse().expect("RAMFOLD_SEED is a number"), 20_000);
+        return;
+    }
+    let written: u64 = (1..=24).map(|seed| run(seed, 6_000)).sum();
+    assert!(written > 10_000, "writeback should happen often, not for {written} pages");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    run(now.as_nanos() as u64, 20_000);
+}

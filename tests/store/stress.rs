@@ -1,0 +1,155 @@
+//! Many threads, small limits, knobs that turn: every page that is loaded is one that was stored under its key.
+
+use crate::doubles::{MemoryTier, Random};
+use ramfold::tier::Tier;
+use ramfold::{Config, Key, LoadError, PAGE_SIZE, Page, PoolId, PoolKind, Store};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const RUN: Duration = Duration::from_secs(3);
+
+/// A page that says under which key it was stored, as which version.
+fn versioned(key: Key, version: u64) -> Page {
+    let mut page = [0; PAGE_SIZE];
+    let mut random = Random(key.index << 32 ^ version);
+    let len = [40, 400, 2000, PAGE_SIZE][random.below(4) as usize];
+    page.as_chunks_mut::<8>().0[..len / 8].fill_with(|| random.next().to_ne_bytes());
+    page[..8].copy_from_slice(&key.index.to_ne_bytes());
+    page[8..16].copy_from_slice(&version.to_ne_bytes());
+    page
+}
+
+fn version_of(key: Key, page: &Page) -> u64 {
+    let word = |at| u64::from_ne_bytes(page.as_chunks().0[at]);
+    assert_eq!(word(0), key.index, "a page of another key");
+    assert!(*page == versioned(key, word(1)), "a page that nobody stored");
+    word(1)
+}
+
+/// One thread: keys of its own, of which it knows the version, and keys that all share.
+fn work(
+    store: &Store,
+    pool: PoolId,
+    ephemeral: PoolId,
+    thread: u64,
+    newest: &[AtomicU64],
+    stop: &AtomicBool,
+) -> u64 {
+    let (mut scratch, mut random) = (store.scratch(), Random(thread));
+    let (mut own, mut page, mut operations) = (HashMap::new(), [0; PAGE_SIZE], 0);
+    while !stop.load(Relaxed) {
+        operations += 1;
+        let key = Key { pool, object: 0, index: (random.below(1500) << 4) + thread };
+        match random.below(10) {
+            0..4 => {
+                // One in four has contents that others have too.
+                let stored = if random.below(4) == 0 {
+                    let common = [random.below(8) as u8 + 1; 64].into_iter().cycle().zip(0u16..);
+                    common
+                        .take(PAGE_SIZE)
+                        .for_each(|(byte, at)| page[usize::from(at)] = byte ^ (at >> 4) as u8);
+                    page
+                } else {
+                    versioned(key, operations)
+                };
+                if store.store(key, &stored, &mut scratch).is_ok() {
+                    own.insert(key, stored);
+                }
+            }
+            4..7 => match store.load(key, &mut page, &mut scratch) {
+                Ok(()) => assert_eq!(own.get(&key), Some(&page)),
+                Err(LoadError::Miss) => assert!(!own.contains_key(&key), "a page is lost"),
+                Err(error) => panic!("{error}"),
+            },
+            7 => assert_eq!(store.invalidate(key), own.remove(&key).is_some()),
+            // Shared keys: no older version than any that was acknowledged before the load began.
+            8 => {
+                let index = random.below(newest.len() as u64);
+                let key = Key { pool: ephemeral, object: 1, index };
+                let floor = newest[index as usize].load(Relaxed);
+                if store.load(key, &mut page, &mut scratch).is_ok() {
+                    assert!(version_of(key, &page) >= floor, "an older version came back");
+                }
+            }
+            _ => {
+                // Only one thread writes a shared key, so that its versions have an order.
+                let index = random.below(newest.len() as u64 / 4) * 4 + thread % 4;
+                let key = Key { pool: ephemeral, object: 1, index };
+                if store.store(key, &versioned(key, operations), &mut scratch).is_ok() {
+                    newest[index as usize].store(operations, Relaxed);
+                }
+            }
+        }
+    }
+    for (key, expected) in &own {
+        store.load(*key, &mut page, &mut scratch).unwrap();
+        assert_eq!(page, *expected);
+    }
+    operations
+}
+
+fn turn_knobs(store: &Store, stop: &AtomicBool) {
+    let mut random = Random(99);
+    while !stop.load(Relaxed) {
+        match random.below(6) {
+            0 => store.set_duplicates(random.below(3) != 0),
+            1 => store.set_same_filled(random.below(2) == 0),
+            2 => store.set_compressor(["lz4", "zstd:-1"][random.below(2) as usize]).unwrap(),
+            3 => store.set_zpool(["zsmalloc", "zbud", "xvmalloc"][random.below(3) as usize]).unwrap(),
+            4 => store.set_max_pool_bytes((100 + random.below(400)) * PAGE_SIZE as u64),
+            _ => drop(store.compact()),
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn stress(shrink_inline: bool) {
+    let tier = Arc::new(MemoryTier::default());
+    let config = Config { max_pool_bytes: 300 * PAGE_SIZE as u64, shrink_inline, ..Config::default() };
+    let store = Store::new(&config, Some(tier.clone() as Arc<dyn Tier>)).unwrap();
+    let pool = store.create_pool(PoolKind::Persistent, None);
+    let ephemeral = store.create_pool(PoolKind::Ephemeral, Some(200_000));
+    let (stop, newest) = (AtomicBool::new(false), (0..64).map(|_| AtomicU64::new(0)).collect::<Vec<_>>());
+    let operations: u64 = std::thread::scope(|scope| {
+        let (store, stop, newest) = (&store, &stop, &newest[..]);
+        let workers: Vec<_> = (0..4)
+            .map(|thread| scope.spawn(move || work(store, pool, ephemeral, thread, newest, stop)))
+            .collect();
+        scope.spawn(|| turn_knobs(store, stop));
+        scope.spawn(|| {
+            let mut scratch = store.scratch();
+            while !stop.load(Relaxed) {
+                if store.needs_shrink() {
+                    store.shrink(&mut scratch);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let start = Instant::now();
+        while start.elapsed() < RUN && !workers.iter().any(|worker| worker.is_finished()) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        stop.store(true, Relaxed);
+        workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+    });
+    let stats = store.stats();
+    println!("{operations} operations, {stats:?}");
+    assert!(operations > 1000 && stats.written_back_pages > 100 && stats.tier_loads > 100);
+    store.check();
+    store.destroy_pool(pool);
+    store.destroy_pool(ephemeral);
+    store.check();
+    assert_eq!((tier.len(), store.stats().compr_data_size), (0, 0));
+}
+
+#[test]
+fn threads_that_shrink_for_themselves() {
+    stress(true);
+}
+
+#[test]
+fn threads_with_a_shrinker_beside_them() {
+    stress(false);
+}
