@@ -1,6 +1,17 @@
 //! Tiers: where the coldest pages go when the pool is full. A tier takes compressed records and gives a
 //! [`Slot`] for each.
 
+pub mod file;
+pub mod memory;
+mod swap;
+
+#[cfg(test)]
+mod conformance;
+
+pub use file::FileTier;
+pub use memory::MemoryTier;
+pub use swap::{OpenSwapError, open_swap};
+
 use std::fmt::Debug;
 
 /// Names one record in the tier that gave it. Fits into [`Slot::BITS`] bits.
