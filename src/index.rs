@@ -14,7 +14,7 @@ use crate::lru::{Lru, NONE};
 use crate::pools::{Key, PoolId};
 use crate::stats::Counts;
 use std::collections::TryReserveError;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Shards of an index.
@@ -78,7 +78,16 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Index {
     shards: Box<[Aligned]>,
-    tick: Arc<AtomicU32>,
+    totals: Arc<Totals>,
+}
+
+/// What all shards have in common.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    /// The stamp for the next leaf that goes to a tail.
+    tick: AtomicU32,
+    /// Leaves in use.
+    leaves: AtomicUsize,
 }
 
 /// A shard on cache lines of its own.
@@ -88,9 +97,9 @@ struct Aligned(Mutex<Shard>);
 
 impl Index {
     pub(crate) fn new() -> Self {
-        let tick = Arc::new(AtomicU32::new(0));
-        let shards = (0..SHARDS).map(|_| Aligned(Mutex::new(Shard::new(tick.clone())))).collect();
-        Self { shards, tick }
+        let totals = Arc::<Totals>::default();
+        let shards = (0..SHARDS).map(|_| Aligned(Mutex::new(Shard::new(totals.clone())))).collect();
+        Self { shards, totals }
     }
 
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
@@ -99,7 +108,12 @@ impl Index {
 
     /// The stamp that the next leaf at a tail will have.
     pub(crate) fn now(&self) -> u32 {
-        self.tick.load(Relaxed)
+        self.totals.tick.load(Relaxed)
+    }
+
+    /// Leaves in use.
+    pub(crate) fn leaves(&self) -> usize {
+        self.totals.leaves.load(Relaxed)
     }
 }
 
@@ -114,15 +128,15 @@ pub(crate) struct Shard {
     used: usize,
     /// Sum of the room of all leaves.
     room: usize,
-    tick: Arc<AtomicU32>,
+    totals: Arc<Totals>,
     pub(crate) lru: Lru,
     pub(crate) counts: Counts,
 }
 
 impl Shard {
-    fn new(tick: Arc<AtomicU32>) -> Self {
+    fn new(totals: Arc<Totals>) -> Self {
         let (table, leaves, lru, counts) = (Vec::new(), Vec::new(), Lru::new(), Counts::default());
-        Self { table, leaves, free: NONE, used: 0, room: 0, tick, lru, counts }
+        Self { table, leaves, free: NONE, used: 0, room: 0, totals, lru, counts }
     }
 
     /// The number of the leaf that holds the spot, if there is one.
@@ -192,7 +206,7 @@ impl Shard {
     pub(crate) fn publish(&mut self, id: u32, bit: u32, entry: Entry) -> Option<Entry> {
         let old = self.put(id, bit, entry);
         let leaf = &mut self.leaves[id as usize];
-        if self.tick.load(Relaxed).wrapping_sub(leaf.links.stamp()) > RECENT_LEAVES {
+        if self.totals.tick.load(Relaxed).wrapping_sub(leaf.links.stamp()) > RECENT_LEAVES {
             leaf.touch(bit);
         }
         old
@@ -243,7 +257,7 @@ impl Shard {
     pub(crate) fn rotate(&mut self, id: u32) {
         if self.leaves[id as usize].has_evictable() {
             self.lru.unlink(&mut self.leaves, id);
-            self.lru.push(&mut self.leaves, id, self.tick.fetch_add(1, Relaxed));
+            self.lru.push(&mut self.leaves, id, self.totals.tick.fetch_add(1, Relaxed));
         }
     }
 
@@ -254,9 +268,10 @@ impl Shard {
         Some(from + u32::try_from(offset).expect("leaf numbers have 32 bits"))
     }
 
-    /// Leaves in use.
-    pub(crate) fn used(&self) -> usize {
-        self.used
+    /// The number of entries in all shards, if the leaves of the others are as full as the leaves here.
+    pub(crate) fn estimate(&self) -> usize {
+        let entries = usize::try_from(self.counts.entries).unwrap_or(usize::MAX);
+        entries.saturating_mul(self.totals.leaves.load(Relaxed)) / self.used.max(1)
     }
 
     /// Bytes of memory, all included.
@@ -285,7 +300,7 @@ impl Shard {
 
     fn relink(&mut self, id: u32, was_linked: bool) {
         match (was_linked, self.leaves[id as usize].has_evictable()) {
-            (false, true) => self.lru.push(&mut self.leaves, id, self.tick.fetch_add(1, Relaxed)),
+            (false, true) => self.lru.push(&mut self.leaves, id, self.totals.tick.fetch_add(1, Relaxed)),
             (true, false) => self.lru.unlink(&mut self.leaves, id),
             _ => {}
         }
@@ -309,6 +324,7 @@ impl Shard {
             }
         };
         self.used += 1;
+        self.totals.leaves.fetch_add(1, Relaxed);
         self.enter(id);
         Ok(id)
     }
@@ -321,6 +337,7 @@ impl Shard {
         *leaf = Leaf::new(leaf.pool, 0, u64::from(self.free));
         self.free = id;
         self.used -= 1;
+        self.totals.leaves.fetch_sub(1, Relaxed);
     }
 
     fn grow_table(&mut self) -> Result<(), TryReserveError> {
@@ -420,7 +437,7 @@ mod tests {
             assert!(shard.take(id, Spot::new(key).bit).is_some());
         }
         shard.check();
-        assert_eq!((shard.used(), shard.lru.oldest()), (0, None));
+        assert_eq!((shard.used, shard.lru.oldest()), (0, None));
     }
 
     #[test]

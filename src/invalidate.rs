@@ -62,7 +62,7 @@ impl Store {
             return 0;
         }
         let chunks = range.start / LEAF_PAGES..(range.end - 1) / LEAF_PAGES + 1;
-        if chunks.end - chunks.start > LONG_RANGE && chunks.end - chunks.start > self.leaves() {
+        if chunks.end - chunks.start > LONG_RANGE && chunks.end - chunks.start > self.index.leaves() as u64 {
             let hit =
                 |leaf: &Leaf| leaf.pool == pool && leaf.object == object && chunks.contains(&leaf.chunk);
             return self.invalidate_leaves(hit, |chunk| mask(chunk, &range));
@@ -149,10 +149,6 @@ impl Store {
     fn release_all(&self, taken: &Taken) -> u64 {
         taken.iter().for_each(|(_, entry)| self.release(entry));
         taken.len as u64
-    }
-
-    fn leaves(&self) -> u64 {
-        (0..SHARDS).map(|number| self.index.lock(number).used() as u64).sum()
     }
 }
 

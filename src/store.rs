@@ -381,7 +381,7 @@ impl Store {
         let old = shard.publish(leaf, spot.bit, entry);
         self.charge(spot.key.pool, entry, old);
         shard.counts.stores += 1;
-        let pages = usize::try_from(shard.counts.entries).unwrap_or(usize::MAX).saturating_mul(SHARDS);
+        let pages = shard.estimate();
         drop(shard);
         if let Some(old) = old {
             self.release(old);
