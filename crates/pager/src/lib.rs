@@ -1,6 +1,33 @@
-//! Process memory over the store.
+//! Process memory over the store: cold pages leave a program's memory and come back when they are touched.
+//!
+//! Two ways in. [`Region`] is a byte range larger than its memory budget, for any Rust program. [`Pager`] manages all
+//! memory of a program that was not written for it: the library that `ramfold run` puts into programs hands
+//! their `mmap` and friends to it.
+//!
+//! Read in this order: [`mod@pager`] (the reserved range), `mapping` (what the program does to its address space), `fault` (a
+//! touched page comes back), `evict` (a cold block leaves), `pages` (where each page is).
 
-mod pager;
+mod activate;
+mod books;
+mod engine;
+mod event;
+mod evict;
+mod extents;
+mod fault;
+mod fds;
+mod gate;
+mod mapping;
+pub mod pager;
+mod pages;
+mod region;
 pub mod segment;
+mod space;
+mod streams;
+mod sys;
+mod uffd;
+mod usage;
+mod workers;
 
 pub use pager::{Advice, Config, Host, MapError, Mode, Pager, Prot, SetupError};
+pub use region::{Region, RegionError, RegionOptions};
+pub use uffd::UffdError;

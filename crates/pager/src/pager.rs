@@ -1,10 +1,40 @@
-//! The pager's face: memory is mapped, protected, advised and unmapped here.
+//! The pager's face: settings, the reserved range, and when management begins.
+//!
+//! The range is reserved once and never unmapped. That is what makes eviction safe: nobody else can put a
+//! different mapping under an address between the look and the eviction.
 
+use crate::engine::{Engine, Parts};
+use crate::gate::Gate;
+use crate::pages::Pages;
+use crate::segment::{Segment, SlotId};
+use crate::space::Space;
+use crate::uffd::UffdError;
+use crate::usage::{Account, Usage};
+use crate::{activate, extents, sys, workers};
+use ramfold::tier::file::FileTier;
+use rustix::io::Errno;
+use std::fs::File;
 use std::ops::Range;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Smallest address range that is of use.
+const MIN_RANGE: usize = 1 << 30;
+/// Alignment of the range: that of a group's pages.
+const ALIGN: usize = 4 << 20;
 
 /// What may be done with mapped memory: the bits of `PROT_READ`, `PROT_WRITE`, `PROT_EXEC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prot(pub i32);
+
+impl Prot {
+    /// Whether the program may write.
+    #[must_use]
+    pub fn writable(self) -> bool {
+        self.0 & libc::PROT_WRITE != 0
+    }
+}
 
 /// How pages leave the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,9 +62,9 @@ pub enum Advice {
 /// Why memory was not mapped; `errno` gives the number for the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapError {
-    /// The limit, the pool and the swap file are full, or the range is.
+    /// The limit, the pool and the swap file are full, or the range is, or part of it is not mapped.
     NoMemory,
-    /// Addresses or lengths are not aligned, or outside what is mapped.
+    /// Addresses or lengths are not aligned, or outside the range.
     Invalid,
     /// The kernel refused with this errno.
     Kernel(i32),
@@ -52,57 +82,265 @@ impl MapError {
     }
 }
 
+impl From<Errno> for MapError {
+    fn from(errno: Errno) -> Self {
+        Self::Kernel(errno.raw_os_error())
+    }
+}
+
 /// What the pager needs from the program that it runs in.
 pub trait Host: Send + Sync {
     /// Starts a thread that blocks all signals and never uses managed memory, not even for its stack or
     /// its thread-local storage.
+    ///
+    /// # Errors
+    /// What the system answers.
     fn spawn(&self, name: &'static str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<()>;
+
     /// Ends the program at once: its memory can no longer be trusted or held.
     fn die(&self, message: &str) -> !;
+
+    /// Keeps the program from closing a descriptor that the pager uses.
+    fn protect_fd(&self, _fd: RawFd) {}
+
+    /// The processor on which a thread of the program ran last, if that can be told at next to no cost.
+    fn cpu_of(&self, _tid: u32) -> Option<usize> {
+        None
+    }
 }
 
 /// Settings.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Config {
-    /// Bytes: resident pages, compressed pool and ramfold's own memory together.
-    pub limit: u64,
+    /// The run's shared budget; [`Segment::create`] makes one for a single process.
+    pub segment: Segment,
+    /// The store's settings. `shrink_inline` is off whatever it says: the pager has a thread for that.
+    pub store: ramfold::Config,
+    /// The swap file, if there is to be one. Its extents are those of the segment.
+    pub swap: Option<File>,
+    /// How pages leave.
+    pub mode: Mode,
+    /// Writable bytes up to which nothing is managed.
+    pub threshold: usize,
+    /// Bytes of address space to reserve at most.
+    pub range: usize,
 }
 
-/// Could not start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SetupError {}
+/// Why memory cannot be managed.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// userfaultfd is not permitted
+    #[error(
+        "userfaultfd is not permitted (run as root or with CAP_SYS_PTRACE, set vm.unprivileged_userfaultfd=1, \
+         or give access to /dev/userfaultfd)"
+    )]
+    NotPermitted,
+    /// this kernel has no userfaultfd that serves system calls
+    #[error("this kernel has no userfaultfd with write-protection: {0} (5.7 is needed)")]
+    Unsupported(Errno),
+    /// this kernel has no UFFDIO_MOVE
+    #[error("this kernel has no UFFDIO_MOVE (6.8 is needed; leave the mode to auto)")]
+    NoMove,
+    /// a setting of the store is wrong
+    #[error("{0}")]
+    Store(#[from] ramfold::ConfigError),
+    /// a system call failed
+    #[error("a system call failed: {0}")]
+    System(#[from] Errno),
+    /// the run's shared memory has no place for this process
+    #[error("the run's shared memory has no place for this process: {0}")]
+    Segment(#[from] std::io::Error),
+}
 
-/// The pager of this process.
-#[allow(missing_debug_implementations)]
-pub struct Pager {}
+impl From<UffdError> for SetupError {
+    fn from(error: UffdError) -> Self {
+        match error {
+            UffdError::NotPermitted => Self::NotPermitted,
+            UffdError::Unsupported(errno) => Self::Unsupported(Errno::from_raw_os_error(errno)),
+        }
+    }
+}
 
-#[allow(missing_docs, unused_variables, clippy::missing_errors_doc)]
+/// The pager of this process, or of one [`crate::Region`].
+#[allow(missing_debug_implementations, reason = "its parts are threads' business")]
+pub struct Pager {
+    host: &'static dyn Host,
+    reserved: Arc<Reservation>,
+    pub(crate) gate: Arc<Gate>,
+    space: Arc<Mutex<Space>>,
+    engine: OnceLock<Arc<Engine>>,
+    config: Mutex<Option<Config>>,
+    limit: u64,
+    /// Writable bytes at which management begins; `usize::MAX` once it has, or cannot.
+    threshold: AtomicUsize,
+    child: Mutex<Option<SlotId>>,
+}
+
+/// The reserved address range.
+#[derive(Debug)]
+pub(crate) struct Reservation(Range<usize>);
+
 impl Pager {
-    /// Reserves the range. No threads and no userfaultfd before the memory handed out passes a threshold.
-    pub fn new(config: Config, host: &'static dyn Host) -> Result<Self, SetupError> { unimplemented!() }
+    /// Reserves the range. No threads and no userfaultfd before the memory handed out passes the threshold.
+    ///
+    /// # Errors
+    /// [`SetupError::System`] if not even a small address range is to be had.
+    pub fn new(config: Config, host: &'static dyn Host) -> Result<Self, SetupError> {
+        let reserved = Arc::new(Reservation::new(config.range)?);
+        Ok(Self {
+            host,
+            gate: Arc::default(),
+            space: Arc::new(Mutex::new(Space::new(reserved.0.clone()))),
+            reserved,
+            engine: OnceLock::new(),
+            limit: config.segment.limit(),
+            threshold: AtomicUsize::new(config.threshold),
+            config: Mutex::new(Some(config)),
+            child: Mutex::new(None),
+        })
+    }
+
     /// The managed address range; never unmapped.
-    pub fn range(&self) -> Range<usize> { unimplemented!() }
-    /// Private anonymous memory, zeroed, aligned to `align` (a power of two >= 4096), anywhere in the range.
-    pub fn map(&self, len: usize, prot: Prot, align: usize) -> Result<usize, MapError> { unimplemented!() }
-    /// MAP_FIXED: fresh zeroed private memory at addr (inside the range), replacing what was there.
-    pub fn map_fixed(&self, addr: usize, len: usize, prot: Prot) -> Result<(), MapError> { unimplemented!() }
-    /// MAP_FIXED of something that is not private anonymous memory into the range: `mmap` makes the raw call.
-    /// From then on the pages are foreign: never touched by the pager until unmapped or mapped over.
-    pub fn map_foreign(&self, addr: usize, len: usize, mmap: &mut dyn FnMut() -> Result<usize, i32>) -> Result<usize, MapError> { unimplemented!() }
-    /// munmap of any part of the range. Unmapping what is not mapped is no error.
-    pub fn unmap(&self, addr: usize, len: usize) -> Result<(), MapError> { unimplemented!() }
-    pub fn protect(&self, addr: usize, len: usize, prot: Prot) -> Result<(), MapError> { unimplemented!() }
-    /// mremap without copying; `fixed` is MREMAP_FIXED's address (inside the range).
-    pub fn remap(&self, old: usize, old_len: usize, new_len: usize, may_move: bool, fixed: Option<usize>, keep_old: bool) -> Result<usize, MapError> { unimplemented!() }
-    pub fn advise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), MapError> { unimplemented!() }
-    /// Brings the pages back and never evicts them until `unlock` (mlock, user-supplied thread stacks).
-    pub fn lock(&self, addr: usize, len: usize) -> Result<(), MapError> { unimplemented!() }
-    pub fn unlock(&self, addr: usize, len: usize) -> Result<(), MapError> { unimplemented!() }
-    /// True when nothing more can be held: new allocations must fail with ENOMEM.
-    pub fn exhausted(&self) -> bool { unimplemented!() }
-    /// To be called around fork: all pager threads and callers of the methods above are stopped in between.
-    pub fn before_fork(&self) { unimplemented!() }
-    pub fn after_fork_parent(&self) { unimplemented!() }
-    /// First thing in the child, before it touches managed memory.
-    pub fn after_fork_child(&self) { unimplemented!() }
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.reserved.0.clone()
+    }
+
+    /// Bytes that the run may use.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Enters the counters into the segment: before the process ends.
+    pub fn publish(&self) {
+        if let Some(engine) = self.engine() {
+            let _inside = self.gate.enter();
+            engine.refresh_usage();
+            engine.publish_books();
+        }
+    }
+
+    /// The store's counters; all zero before management begins.
+    #[must_use]
+    pub fn store_stats(&self) -> ramfold::Stats {
+        self.engine().map(|engine| engine.store.stats()).unwrap_or_default()
+    }
+
+    pub(crate) fn engine(&self) -> Option<&Engine> {
+        self.engine.get().map(Arc::as_ref)
+    }
+
+    pub(crate) fn space(&self) -> MutexGuard<'_, Space> {
+        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins management when the program has more memory than the threshold.
+    pub(crate) fn activate_if_large(&self, space: &Space) {
+        if space.writable_bytes() <= self.threshold.load(Ordering::Relaxed) {
+            return;
+        }
+        self.threshold.store(usize::MAX, Ordering::Relaxed);
+        let Some(config) = self.config.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        if let Err(error) = self.activate(space, config) {
+            self.host.die(&format!("memory cannot be managed: {error}"));
+        }
+    }
+
+    fn activate(&self, space: &Space, mut config: Config) -> Result<(), SetupError> {
+        config.store.shrink_inline = false;
+        let range = self.range();
+        let slot = config.segment.attach(&|_| {})?;
+        let account = Arc::new(Account::new(config.segment, slot));
+        let parts = Parts {
+            store: config.store,
+            mode: config.mode,
+            tier: extents::open_tier(config.swap, &account)?,
+            reserved: Arc::clone(&self.reserved),
+            pages: Pages::new(range.start, range.len())?,
+            space: Arc::clone(&self.space),
+            gate: Arc::clone(&self.gate),
+            usage: Usage::new(account)?,
+        };
+        let engine = Engine::new(parts, self.host)?;
+        activate::register(&engine, space, range.clone())?;
+        activate::find_resident(&engine, space, &range)?;
+        let engine = Arc::new(engine);
+        engine.protect_fds();
+        workers::start(&engine, self.host)?;
+        let _ = self.engine.set(engine);
+        Ok(())
+    }
+
+    /// Before fork: nobody is inside the pager until [`Pager::after_fork_parent`] or `after_fork_child`.
+    pub fn before_fork(&self) {
+        self.gate.close();
+        if let Some(engine) = self.engine() {
+            let child = engine.usage.segment().prepare_child(engine.usage.slot());
+            *self.child.lock().unwrap_or_else(PoisonError::into_inner) = child.ok();
+        }
+    }
+
+    /// After fork, in the parent.
+    pub fn after_fork_parent(&self) {
+        self.gate.open();
+    }
+
+    /// The first thing in the child, before it touches managed memory: watches its own copy of the pages, and
+    /// starts its own threads. The store came along with the memory.
+    pub fn after_fork_child(&self) {
+        self.gate.reset();
+        let Some(engine) = self.engine.get() else { return };
+        let slot = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Err(error) = self.take_over(engine, slot) {
+            engine.die(&format!("a forked process cannot be managed: {error}"));
+        }
+    }
+
+    fn take_over(&self, engine: &Arc<Engine>, slot: Option<SlotId>) -> Result<(), SetupError> {
+        let slot = slot.ok_or(Errno::NOSPC)?;
+        engine.usage.segment().adopt(slot)?;
+        engine.become_child(slot)?;
+        activate::register(engine, &self.space(), self.range())?;
+        workers::start(engine, self.host)?;
+        Ok(())
+    }
 }
+
+impl Drop for Pager {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine() {
+            engine.stop();
+        }
+    }
+}
+
+impl Reservation {
+    /// As much as is asked for, or the half of it, and so on.
+    fn new(wanted: usize) -> Result<Self, Errno> {
+        let mut len = wanted.next_multiple_of(ALIGN);
+        loop {
+            match sys::reserve(len + ALIGN) {
+                Ok(addr) => {
+                    let start = addr.next_multiple_of(ALIGN);
+                    sys::unmap_own(addr, start - addr);
+                    sys::unmap_own(start + len, addr + ALIGN - start);
+                    sys::exclude_from_dumps(start, len)?;
+                    return Ok(Self(start..start + len));
+                }
+                Err(_) if len / 2 >= MIN_RANGE => len = (len / 2).next_multiple_of(ALIGN),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        sys::unmap_own(self.0.start, self.0.len());
+    }
+}
+
+/// The tier of a process: the run's swap file.
+pub(crate) type Tier = Option<Arc<FileTier>>;
+

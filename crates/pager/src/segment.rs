@@ -111,7 +111,7 @@ unsafe impl Sync for Segment {}
 
 /// Names the slot of a process. Of use until it is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SlotId(usize);
+pub struct SlotId(pub(crate) usize);
 
 /// A process that ramfold itself ended, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,61 @@
+//! From plain memory to managed memory.
+//!
+//! Up to a threshold the range is ordinary memory: the kernel serves first touches, nothing is watched, no thread
+//! runs. When the memory handed out passes the threshold, the range is registered with a userfaultfd *first*, so that no page can
+//! appear unseen from then on (who touches a missing one waits), and then the pages that are there already are
+//! taken from /proc/self/pagemap. Only then do the threads start.
+
+use crate::engine::Engine;
+use crate::pages::{GROUP_PAGES, Pages};
+use crate::space::{Kind, Space};
+use crate::sys::PAGE;
+use rustix::io::Errno;
+use std::ops::Range;
+
+/// Registers all of the range that is not foreign.
+pub(crate) fn register(engine: &Engine, space: &Space, range: Range<usize>) -> Result<(), Errno> {
+    let mut at = range.start;
+    for (part, area) in space.areas_in(&range) {
+        if area.kind == Kind::Foreign {
+            if at < part.start {
+                engine.uffd.register(at, part.start - at)?;
+            }
+            at = part.end;
+        }
+    }
+    if at < range.end { engine.uffd.register(at, range.end - at) } else { Ok(()) }
+}
+
+/// Takes the pages that are present in the anonymous areas of the range as resident.
+pub(crate) fn find_resident(engine: &Engine, space: &Space, range: &Range<usize>) -> Result<(), Errno> {
+    for (part, area) in space.areas_in(range) {
+        if area.kind == Kind::Anonymous {
+            let pages = engine.pages.number(part.start)..engine.pages.number(part.end - 1) + 1;
+            for group in Pages::by_group(pages) {
+                find_in_group(engine, group)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn find_in_group(engine: &Engine, pages: Range<usize>) -> Result<(), Errno> {
+    let mut entries = [0u8; GROUP_PAGES * 8];
+    let entries = &mut entries[..pages.len() * 8];
+    let offset = engine.pages.addr(pages.start) / PAGE * 8;
+    let mut done = 0;
+    while done < entries.len() {
+        match rustix::io::pread(&engine.pagemap, &mut entries[done..], (offset + done) as u64)? {
+            0 => return Err(Errno::IO),
+            bytes => done += bytes,
+        }
+    }
+    let mut group = None;
+    for (page, entry) in pages.zip(entries.as_chunks::<8>().0) {
+        if u64::from_ne_bytes(*entry) >> 62 != 0 {
+            let group = group.get_or_insert_with(|| engine.pages.lock(page));
+            engine.set_resident(group, page);
+        }
+    }
+    Ok(())
+}

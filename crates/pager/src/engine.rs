@@ -1,0 +1,299 @@
+//! What the pager's threads share, once memory is managed.
+//!
+//! Three threads work on it: the *handler* resolves faults ([`crate::fault`]), the *evictor* takes cold blocks out
+//! of the program and into the store ([`crate::evict`]), the *keeper* writes back from the store when its pool is
+//! full, and keeps the books. They start when the program's memory passes the threshold, not before.
+//!
+//! Lock order: gate, space ([`crate::space`], by its owner), group ([`crate::pages`]), then the store's own. The
+//! queue's lock is taken alone or under a group lock and holds nothing.
+
+use crate::event::Event;
+use crate::books::Books;
+use crate::gate::Gate;
+use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, Group, Pages, State};
+use crate::pager::Reservation;
+use crate::segment::{Counter, SlotId};
+use crate::space::Space;
+use crate::sys::{self, PAGE};
+use crate::uffd::Uffd;
+use crate::usage::Usage;
+use crate::{Host, SetupError};
+use ramfold::tier::Tier;
+use ramfold::tier::file::FileTier;
+use ramfold::{Key, PoolId, PoolKind, Scratch, Store};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Blocks that all evictors together can hold in the staging window.
+pub(crate) const STAGING_BLOCKS: usize = 32;
+/// The window, and a page behind it that is never there: the bell.
+const STAGING_BYTES: usize = STAGING_BLOCKS * BLOCK_BYTES + PAGE;
+
+/// The running pager.
+pub(crate) struct Engine {
+    pub(crate) host: &'static dyn Host,
+    pub(crate) uffd: Uffd,
+    pub(crate) pages: Pages,
+    pub(crate) store: Store,
+    pub(crate) pool: PoolId,
+    pub(crate) usage: Usage,
+    pub(crate) tier: Option<Arc<FileTier>>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) staging: Staging,
+    pub(crate) evictor: Event,
+    pub(crate) keeper: Event,
+    pub(crate) space: Arc<Mutex<Space>>,
+    /// The range stays reserved while a thread may touch it.
+    _reserved: Arc<Reservation>,
+    /// UFFDIO_MOVE is used; else write-protect and copy.
+    pub(crate) moves: bool,
+    /// /proc/self/mem, for pages that the program may not write or read.
+    pub(crate) memory: OwnedFd,
+    /// /proc/self/pagemap.
+    pub(crate) pagemap: OwnedFd,
+    pub(crate) stopping: AtomicBool,
+    /// Nothing more can be evicted: pool and tier are full, or there is no tier.
+    pub(crate) exhausted: AtomicBool,
+    /// Blocks evicted so far: the clock by which the age of an eviction is told.
+    pub(crate) evictions: AtomicU32,
+    queue: Mutex<VecDeque<u32>>,
+    books: Mutex<Books>,
+}
+
+/// What an engine is made of.
+pub(crate) struct Parts {
+    pub(crate) store: ramfold::Config,
+    pub(crate) mode: crate::Mode,
+    pub(crate) tier: Option<Arc<FileTier>>,
+    pub(crate) reserved: Arc<Reservation>,
+    pub(crate) pages: Pages,
+    pub(crate) space: Arc<Mutex<Space>>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) usage: Usage,
+}
+
+/// Where evicted pages lie between the program and the store: block-sized places in memory of the pager's own.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    base: usize,
+    /// The block that a place holds, plus one; 0 for none. Changed under the block's group lock.
+    holds: [AtomicUsize; STAGING_BLOCKS],
+}
+
+impl Engine {
+    /// Everything but the threads.
+    pub(crate) fn new(parts: Parts, host: &'static dyn Host) -> Result<Self, SetupError> {
+        let uffd = Uffd::open()?;
+        let moves = match parts.mode {
+            crate::Mode::Auto => uffd.can_move(),
+            crate::Mode::Move if !uffd.can_move() => return Err(SetupError::NoMove),
+            crate::Mode::Move => true,
+            crate::Mode::WriteProtect => false,
+        };
+        let tier: Option<Arc<dyn Tier>> = parts.tier.clone().map(|tier| tier as _);
+        let store = Store::new(&parts.store, tier)?;
+        let pool = store.create_pool(PoolKind::Persistent, None);
+        let staging = Staging::new()?;
+        uffd.register(staging.base, STAGING_BYTES)?;
+        Ok(Self {
+            host,
+            uffd,
+            pages: parts.pages,
+            store,
+            tier: parts.tier,
+            pool,
+            usage: parts.usage,
+            gate: parts.gate,
+            staging,
+            evictor: Event::default(),
+            keeper: Event::default(),
+            space: parts.space,
+            _reserved: parts.reserved,
+            moves,
+            memory: open_own("/proc/self/mem")?,
+            pagemap: open_own("/proc/self/pagemap")?,
+            stopping: AtomicBool::new(false),
+            exhausted: AtomicBool::new(false),
+            evictions: AtomicU32::new(0),
+            queue: Mutex::new(VecDeque::new()),
+            books: Mutex::default(),
+        })
+    }
+
+    /// Keeps the program from closing what the engine needs open.
+    pub(crate) fn protect_fds(&self) {
+        for fd in self.fds() {
+            self.host.protect_fd(fd);
+        }
+    }
+
+    fn fds(&self) -> [RawFd; 4] {
+        [self.uffd.raw_fd(), self.usage.raw_fd(), self.memory.as_raw_fd(), self.pagemap.as_raw_fd()]
+    }
+
+    /// In a forked child: descriptors of its own under the old numbers, and nothing of the parent's threads.
+    pub(crate) fn become_child(&self, slot: SlotId) -> Result<(), SetupError> {
+        crate::fds::replace(self.uffd.raw_fd(), Uffd::open()?)?;
+        crate::fds::replace(self.memory.as_raw_fd(), open_own("/proc/self/mem")?)?;
+        crate::fds::replace(self.pagemap.as_raw_fd(), open_own("/proc/self/pagemap")?)?;
+        self.usage.become_child(slot)?;
+        if let Some(tier) = &self.tier {
+            tier.after_fork(crate::extents::writer_id(&self.usage.account));
+        }
+        self.books().skip(&self.store.stats());
+        self.evictor.reset();
+        self.keeper.reset();
+        self.uffd.register(self.staging.base, STAGING_BYTES)?;
+        Ok(())
+    }
+
+    /// Ends the threads.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.evictor.call();
+        self.keeper.call();
+        self.staging.ring();
+    }
+
+    /// Enters the store's counters into the segment.
+    pub(crate) fn publish_books(&self) {
+        self.books().publish(&self.usage.account, &self.store.stats());
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store's key of a page.
+    pub(crate) fn key(&self, page: usize) -> Key {
+        Key { pool: self.pool, object: 0, index: page as u64 }
+    }
+
+    /// Takes a page as resident and sees to it that its block is queued for eviction.
+    pub(crate) fn set_resident(&self, group: &Group<'_>, page: usize) {
+        group.set(page, State::Resident);
+        let block = page / BLOCK_PAGES;
+        if self.pages.block(block).mark_queued() {
+            self.enqueue(block);
+        }
+    }
+
+    /// Puts a block that is marked as queued at the end of the queue.
+    pub(crate) fn enqueue(&self, block: usize) {
+        let block = u32::try_from(block).expect("the range has fewer than 2^32 blocks");
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(block);
+    }
+
+    /// The block that was queued longest ago.
+    pub(crate) fn dequeue(&self) -> Option<usize> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front().map(|block| block as usize)
+    }
+
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Forgets a page's contents, wherever they are; the group is locked. The caller discards resident ones.
+    pub(crate) fn forget(&self, group: &Group<'_>, page: usize) {
+        if group.state(page) == State::Stored {
+            self.store.invalidate(self.key(page));
+        }
+        group.set(page, State::None);
+    }
+
+    /// Enters what this process uses.
+    pub(crate) fn refresh_usage(&self) {
+        self.usage.refresh(self.pages.resident() * PAGE as u64, self.store.pool_bytes());
+    }
+
+    /// Bytes that the evictor should free now.
+    pub(crate) fn over_low(&self) -> u64 {
+        self.usage.over_low(self.pages.resident() * PAGE as u64)
+    }
+
+    /// Bytes by which one more page would break the limit.
+    pub(crate) fn over_high(&self) -> u64 {
+        self.usage.over_high(self.pages.resident() * PAGE as u64)
+    }
+
+    /// Writes back until the store accepts pages again. False if that is not to be had.
+    pub(crate) fn shrink(&self, scratch: &mut Scratch) -> bool {
+        let before = self.store.pool_bytes();
+        self.store.shrink(scratch);
+        self.store.pool_bytes() < before || !self.store.needs_shrink()
+    }
+
+    /// Ends the program: it would see wrong contents otherwise, or pass its limit.
+    pub(crate) fn die(&self, message: &str) -> ! {
+        self.usage.segment().report_death(message);
+        self.host.die(message)
+    }
+
+    /// Ends the program as the system would when it is out of memory.
+    pub(crate) fn out_of_memory(&self) -> ! {
+        let limit = self.usage.segment().limit() >> 20;
+        self.die(&format!(
+            "out of memory: the limit of {limit} MiB, the compressed pool and the swap file are full \
+             (give a larger -m or --swap-size)"
+        ))
+    }
+
+    pub(crate) fn count(&self, counter: Counter, amount: u64) {
+        self.usage.segment().add(counter, amount);
+    }
+}
+
+impl Staging {
+    fn new() -> Result<Self, SetupError> {
+        let base = sys::map_own(STAGING_BYTES)?.addr().get();
+        Ok(Self { base, holds: std::array::from_fn(|_| AtomicUsize::new(0)) })
+    }
+
+    /// The address of a place.
+    pub(crate) fn addr(&self, place: usize) -> usize {
+        self.base + place * BLOCK_BYTES
+    }
+
+    /// Says which block a place holds; the block's group is locked.
+    pub(crate) fn hold(&self, place: usize, block: Option<usize>) {
+        self.holds[place].store(block.map_or(0, |block| block + 1), Ordering::Relaxed);
+    }
+
+    /// Where a page that is being evicted lies; its group is locked.
+    pub(crate) fn find(&self, page: usize) -> Option<usize> {
+        let wanted = page / BLOCK_PAGES + 1;
+        let place = self.holds.iter().position(|holds| holds.load(Ordering::Relaxed) == wanted)?;
+        Some(self.addr(place) + page % BLOCK_PAGES * PAGE)
+    }
+
+    /// Whether the address lies in the window.
+    pub(crate) fn contains(&self, addr: usize) -> bool {
+        (self.base..self.base + STAGING_BYTES).contains(&addr)
+    }
+
+    /// Causes a fault, for the handler to wake up and look around.
+    fn ring(&self) {
+        let _ = sys::populate_read(self.addr(STAGING_BLOCKS), PAGE);
+    }
+
+    /// Gives the frames of some places back to the system.
+    pub(crate) fn discard(&self, places: std::ops::Range<usize>) {
+        // Its own memory, writable and not locked: it cannot fail.
+        let _ = sys::discard(self.addr(places.start), places.len() * BLOCK_BYTES);
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        sys::unmap_own(self.base, STAGING_BYTES);
+    }
+}
+
+/// Opens a file of this process's /proc, out of the way of the program's descriptors.
+pub(crate) fn open_own(path: &str) -> Result<OwnedFd, Errno> {
+    use rustix::fs::{Mode, OFlags};
+    crate::fds::raise(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}

@@ -1,0 +1,39 @@
+//! A wake-up call for one waiting thread, by futex: calls are never lost and cost nothing while it is awake.
+
+use rustix::thread::{Timespec, futex};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+const IDLE: u32 = 0;
+const WAITING: u32 = 1;
+const CALLED: u32 = 2;
+
+/// The call, and whether someone waits for it.
+#[derive(Debug, Default)]
+pub(crate) struct Event(AtomicU32);
+
+impl Event {
+    /// Ends the present or the next `wait`.
+    pub(crate) fn call(&self) {
+        if self.0.load(Ordering::Relaxed) != CALLED && self.0.swap(CALLED, Ordering::Release) == WAITING {
+            let _ = futex::wake(&self.0, futex::Flags::PRIVATE, 1);
+        }
+    }
+
+    /// Waits for a call, or until the time is over.
+    pub(crate) fn wait(&self, timeout: Duration) {
+        if self.0.compare_exchange(IDLE, WAITING, Ordering::Acquire, Ordering::Acquire).is_ok() {
+            let timeout = Timespec {
+                tv_sec: timeout.as_secs().cast_signed(),
+                tv_nsec: i64::from(timeout.subsec_nanos()),
+            };
+            let _ = futex::wait(&self.0, futex::Flags::PRIVATE, WAITING, Some(&timeout));
+        }
+        self.0.store(IDLE, Ordering::Release);
+    }
+
+    /// Forgets calls and waiters: in a forked child, where the waiter no longer exists.
+    pub(crate) fn reset(&self) {
+        self.0.store(IDLE, Ordering::Release);
+    }
+}

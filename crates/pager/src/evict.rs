@@ -1,0 +1,360 @@
+//! Eviction: cold blocks leave the program and go into the store.
+//!
+//! Blocks wait in a queue in the order in which they got their first page. The evictor takes the oldest and
+//! *detaches* its cold pages: one UFFDIO_MOVE for each run of them puts the frames into a staging window, which
+//! is atomic for the program. The pages are then Evicting: compressed from the window without any lock, and a
+//! touch meanwhile takes them back by a copy. The commit, under the group lock again, makes them Stored; what was
+//! taken back is invalidated in the store. One MADV_DONTNEED empties the window for the whole batch.
+//!
+//! Second chance: a page that came back soon after an eviction has heat; each time the evictor passes it costs
+//! one. There are no referenced bits in user space, so coming back is the only sign of use there is; the price is
+//! that even a hot page leaves once before its heat is known.
+//!
+//! Where UFFDIO_MOVE is missing, or refuses because the program may not write the page, detaching is: write-protect,
+//! copy, MADV_DONTNEED, all under the group lock; the rest is the same. Pages that are shared since a fork are first
+//! made the process's own. Pinned pages (MOVE answers EBUSY) stay.
+
+use crate::engine::Engine;
+use crate::pages::{BLOCK_PAGES, Group, State};
+use crate::segment::Counter;
+use crate::space::Kind;
+use crate::sys::{self, PAGE};
+use ramfold::{PAGE_SIZE, Page, Scratch};
+use rustix::io::Errno;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+/// Heat given to a page that could not be evicted, so that it is not tried again at once.
+const STUCK: u8 = 4;
+
+/// One worker with its part of the staging window. Not shared between threads.
+pub(crate) struct Evictor {
+    places: Range<usize>,
+    scratch: Scratch,
+    batch: Vec<Detached>,
+}
+
+/// A block's pages in the staging window.
+struct Detached {
+    block: usize,
+    place: usize,
+    /// Bit n: page n of the block lies in the window.
+    pages: u16,
+    /// Bit n: the store has it.
+    stored: u16,
+}
+
+/// What a batch came to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Evicted {
+    /// Pages that are Stored now.
+    pub(crate) pages: usize,
+    /// Pages that the store refused.
+    pub(crate) refused: usize,
+    /// Blocks looked at.
+    pub(crate) looked_at: usize,
+}
+
+impl Evictor {
+    pub(crate) fn new(engine: &Engine, places: Range<usize>) -> Self {
+        Self { scratch: engine.store.scratch(), batch: Vec::with_capacity(places.len()), places }
+    }
+
+    pub(crate) fn scratch(&mut self) -> &mut Scratch {
+        &mut self.scratch
+    }
+
+    /// Evicts the cold pages of the next blocks, as many blocks as the window has places and `blocks` allows.
+    /// Called inside the gate.
+    pub(crate) fn evict(&mut self, engine: &Engine, blocks: usize) -> Evicted {
+        let mut evicted = Evicted::default();
+        let most = blocks.min(self.places.len());
+        // A pass over mostly hot blocks ends too.
+        let patience = engine.queued().min(most * 64);
+        while self.batch.len() < most && evicted.looked_at < patience {
+            let Some(block) = engine.dequeue() else { break };
+            evicted.looked_at += 1;
+            self.detach_block(engine, block);
+        }
+        for index in 0..self.batch.len() {
+            self.store(engine, index);
+        }
+        for detached in &self.batch {
+            commit(engine, detached, &mut evicted);
+        }
+        if !self.batch.is_empty() {
+            engine.staging.discard(self.places.start..self.places.start + self.batch.len());
+        }
+        self.batch.clear();
+        engine.count(Counter::EvictedPages, evicted.pages as u64);
+        evicted
+    }
+
+    fn detach_block(&mut self, engine: &Engine, block: usize) {
+        if !engine.pages.block(block).try_begin_eviction() {
+            engine.enqueue(block);
+            return;
+        }
+        let place = self.places.start + self.batch.len();
+        let first = block * BLOCK_PAGES;
+        let group = engine.pages.lock(first);
+        let cold = choose(&group, first);
+        let mut pages = 0;
+        let mut refused = Refused::default();
+        for run in runs(cold) {
+            pages |= detach(engine, &group, first, run, engine.staging.addr(place), &mut refused);
+        }
+        if pages != 0 {
+            engine.staging.hold(place, Some(block));
+            self.batch.push(Detached { block, place, pages, stored: 0 });
+        } else if refused.readonly {
+            drop(group);
+            self.detach_readonly(engine, block, place);
+        } else {
+            give_up(engine, &group, block);
+        }
+    }
+
+    /// The block, or part of it, is memory that the program may not write now: nobody changes it while the space is
+    /// locked, so a copy and a discard are as good as a move. The block's eviction has begun.
+    fn detach_readonly(&mut self, engine: &Engine, block: usize, place: usize) {
+        let first = block * BLOCK_PAGES;
+        let space = engine.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let group = engine.pages.lock(first);
+        let mut pages = 0;
+        for page in (first..first + BLOCK_PAGES).filter(|page| group.state(*page) == State::Resident) {
+            let readonly = space.area_at(engine.pages.addr(page)).is_some_and(|(_, area)| {
+                area.kind == Kind::Anonymous && !area.prot.writable() && !area.locked
+            });
+            let at = engine.staging.addr(place) + (page - first) * PAGE;
+            if readonly && copy_out(engine, page, 1, at).is_ok() {
+                group.set(page, State::Evicting);
+                pages |= 1 << (page - first);
+            }
+        }
+        if pages == 0 {
+            give_up(engine, &group, block);
+            return;
+        }
+        engine.staging.hold(place, Some(block));
+        self.batch.push(Detached { block, place, pages, stored: 0 });
+    }
+
+    fn store(&mut self, engine: &Engine, index: usize) {
+        let detached = &mut self.batch[index];
+        for bit in bits(detached.pages) {
+            let page = staged_page(engine.staging.addr(detached.place) + bit * PAGE);
+            let key = engine.key(detached.block * BLOCK_PAGES + bit);
+            if engine.store.store(key, page, &mut self.scratch).is_ok() {
+                detached.stored |= 1 << bit;
+            }
+        }
+    }
+}
+
+/// The commit point of an eviction.
+fn commit(engine: &Engine, detached: &Detached, evicted: &mut Evicted) {
+    let first = detached.block * BLOCK_PAGES;
+    let group = engine.pages.lock(first);
+    for bit in bits(detached.pages) {
+        let page = first + bit;
+        let stored = detached.stored >> bit & 1 != 0;
+        match (group.state(page) == State::Evicting, stored) {
+            (true, true) => {
+                group.set(page, State::Stored);
+                evicted.pages += 1;
+            }
+            (true, false) => {
+                take_back(engine, &group, page, engine.staging.addr(detached.place) + bit * PAGE);
+                evicted.refused += 1;
+            }
+            // Taken back or discarded meanwhile: what the store has is old.
+            (false, true) => drop(engine.store.invalidate(engine.key(page))),
+            (false, false) => {}
+        }
+    }
+    engine.staging.hold(detached.place, None);
+    let now = engine.evictions.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    engine.pages.block(detached.block).end_eviction(now);
+    requeue_if_resident(engine, &group, detached.block);
+}
+
+/// Gives a page that is being evicted back to the program; its group is locked.
+pub(crate) fn take_back(engine: &Engine, group: &Group<'_>, page: usize, staged: usize) {
+    let addr = engine.pages.addr(page);
+    match engine.uffd.copy(addr, staged, PAGE).stopped {
+        None => group.set(page, State::Resident),
+        // Unmapped by a raw system call of the program: there is nowhere to put it.
+        Some(Errno::NOENT) => group.set(page, State::None),
+        Some(Errno::SRCH) => {}
+        Some(errno) => engine.die(&format!("a page was lost: it cannot be put back ({errno})")),
+    }
+}
+
+/// The pages that may leave: resident and without heat. The others pay for being spared.
+fn choose(group: &Group<'_>, first: usize) -> u16 {
+    let mut cold = 0;
+    for bit in 0..BLOCK_PAGES {
+        let page = first + bit;
+        if group.state(page) != State::Resident {
+            continue;
+        }
+        match group.heat(page) {
+            0 => cold |= 1 << bit,
+            heat => group.set_heat(page, heat - 1),
+        }
+    }
+    cold
+}
+
+/// What kept pages from being moved.
+#[derive(Debug, Default)]
+struct Refused {
+    readonly: bool,
+}
+
+/// Takes a run of a block's pages out of the program, into the window at `staging`. Returns the pages (bits) that
+/// lie there now; they are Evicting.
+fn detach(
+    engine: &Engine,
+    group: &Group<'_>,
+    first: usize,
+    run: Range<usize>,
+    staging: usize,
+    refused: &mut Refused,
+) -> u16 {
+    let mut detached = 0;
+    let mut at = run.start;
+    let mut unshared = false;
+    while at < run.end {
+        let page = first + at;
+        let (from, to) = (engine.pages.addr(page), staging + at * PAGE);
+        let len = run.end - at;
+        let (done, stopped) = if engine.moves {
+            let progress = engine.uffd.move_pages(to, from, len * PAGE);
+            (progress.bytes / PAGE, progress.stopped)
+        } else {
+            match copy_out_protected(engine, page, len, to) {
+                Ok(()) => (len, None),
+                Err(errno) => (0, Some(errno)),
+            }
+        };
+        for bit in at..at + done {
+            group.set(first + bit, State::Evicting);
+            detached |= 1 << bit;
+        }
+        at += done;
+        match stopped {
+            None => {}
+            Some(Errno::BUSY) if !unshared && present(engine, page) => {
+                unshared = sys::unshare(from, PAGE).is_ok();
+                if !unshared {
+                    group.set_heat(page, STUCK);
+                    at += 1;
+                }
+            }
+            Some(errno) => {
+                refused.readonly |= errno == Errno::INVAL;
+                group.set_heat(page, STUCK);
+                at += 1;
+                unshared = false;
+            }
+        }
+        if done > 0 {
+            unshared = false;
+        }
+    }
+    detached
+}
+
+/// Without UFFDIO_MOVE: writes wait while the pages are copied, and find them gone.
+fn copy_out_protected(engine: &Engine, page: usize, count: usize, to: usize) -> Result<(), Errno> {
+    let addr = engine.pages.addr(page);
+    engine.uffd.write_protect(addr, count * PAGE, true)?;
+    copy_out(engine, page, count, to).inspect_err(|_| {
+        let _ = engine.uffd.write_protect(addr, count * PAGE, false);
+    })
+}
+
+/// Copies pages that cannot change now into the window, and drops them. The group is locked.
+fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<(), Errno> {
+    let addr = engine.pages.addr(page);
+    sys::read_memory(engine.memory.as_fd(), addr, staged_bytes(to, count))?;
+    sys::discard(addr, count * PAGE)
+}
+
+/// Whether the page is in the page tables: asking the system to unshare a missing one would wait for a fault that
+/// the locked group keeps from being resolved.
+fn present(engine: &Engine, page: usize) -> bool {
+    let mut entry = [0u8; 8];
+    let number = engine.pages.addr(page) / PAGE;
+    matches!(rustix::io::pread(&engine.pagemap, &mut entry, (number * 8) as u64), Ok(8))
+        && u64::from_ne_bytes(entry) >> 63 != 0
+}
+
+/// Ends the eviction of a block that gave nothing; its group is locked.
+fn give_up(engine: &Engine, group: &Group<'_>, block: usize) {
+    engine.pages.block(block).end_eviction(engine.evictions.load(Ordering::Relaxed));
+    requeue_if_resident(engine, group, block);
+}
+
+/// A block with resident pages is in the queue, one without is not; its group is locked.
+fn requeue_if_resident(engine: &Engine, group: &Group<'_>, block: usize) {
+    let first = block * BLOCK_PAGES;
+    if (first..first + BLOCK_PAGES).any(|page| group.state(page) == State::Resident) {
+        engine.enqueue(block);
+    } else {
+        engine.pages.block(block).clear_queued();
+    }
+}
+
+/// The ranges of set bits.
+fn runs(mask: u16) -> impl Iterator<Item = Range<usize>> {
+    let mut rest = u32::from(mask);
+    std::iter::from_fn(move || {
+        (rest != 0).then(|| {
+            let start = rest.trailing_zeros();
+            let end = start + (rest >> start).trailing_ones();
+            rest &= u32::MAX.checked_shl(end).unwrap_or(0);
+            start as usize..end as usize
+        })
+    })
+}
+
+fn bits(mask: u16) -> impl Iterator<Item = usize> {
+    (0..BLOCK_PAGES).filter(move |bit| mask >> bit & 1 != 0)
+}
+
+fn staged_page(addr: usize) -> &'static Page {
+    // SAFETY: the address is a page in the staging window, which only the evictor that owns the place writes, and
+    // not while it holds pages; the frames stay until the same evictor discards them.
+    unsafe { &*std::ptr::with_exposed_provenance::<Page>(addr) }
+}
+
+fn staged_bytes(addr: usize, pages: usize) -> &'static mut [u8] {
+    // SAFETY: as above: pages in a place that this evictor owns and that holds nothing yet.
+    unsafe {
+        std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(addr), pages * PAGE_SIZE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_the_set_bits() {
+        for mask in [0u16, 1, 0x8000, 0xffff, 0b0110_1110_0000_0001] {
+            let mut again = 0u16;
+            for run in runs(mask) {
+                assert!(!run.is_empty());
+                for bit in run {
+                    again |= 1 << bit;
+                }
+            }
+            assert_eq!(again, mask);
+        }
+        assert_eq!(runs(0b1110_0110).count(), 2);
+    }
+}

@@ -1,0 +1,47 @@
+//! The swap file of the run, as the tier of one process: its extents are handed out by the segment.
+
+use crate::pager::Tier;
+use crate::usage::Account;
+use ramfold::tier::file::{ExtentSource, FileTier};
+use rustix::fs::FallocateFlags;
+use std::fs::File;
+use std::sync::Arc;
+
+/// Extents of the run's swap file that this process holds.
+#[derive(Debug)]
+struct RunExtents {
+    account: Arc<Account>,
+    file: File,
+}
+
+impl ExtentSource for RunExtents {
+    fn acquire(&self) -> Option<u32> {
+        self.account.segment.take_extent(self.account.slot())
+    }
+
+    fn release(&self, extent: u32) {
+        self.account
+            .segment
+            .release_extent(self.account.slot(), extent, &|extent| punch(&self.file, extent));
+    }
+}
+
+/// The tier over the swap file, if there is one.
+pub(crate) fn open_tier(swap: Option<File>, account: &Arc<Account>) -> std::io::Result<Tier> {
+    let Some(file) = swap else { return Ok(None) };
+    let extents = RunExtents { account: Arc::clone(account), file: file.try_clone()? };
+    let (key, writer) = (account.segment.key(), writer_id(account));
+    Ok(Some(Arc::new(FileTier::new(file, Box::new(extents), key, writer))))
+}
+
+/// A number that no other writer of the file has.
+pub(crate) fn writer_id(account: &Account) -> u32 {
+    u32::try_from(account.segment.next_sequence(1)).expect("a run has fewer than 2^32 processes")
+}
+
+/// Gives the file space of an extent back where the file system can; else it is written over later.
+fn punch(file: &File, extent: u32) {
+    let size = crate::segment::EXTENT_SIZE;
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let _ = rustix::fs::fallocate(file, flags, u64::from(extent) * size, size);
+}

@@ -1,0 +1,238 @@
+//! Faults: a touched page is brought back, with its neighbours when use is sequential.
+//!
+//! One thread reads the userfaultfd and resolves each fault before it reads the next. It runs on the core of the
+//! thread that faults: that thread is about to sleep, so the hand-over is a context switch, while a core that has
+//! gone idle would first have to be woken (20-50 us in a virtual machine).
+//!
+//! Order of a load: the page is loaded into a buffer of the handler's own, placed by UFFDIO_COPY (which also wakes
+//! the program), and only then invalidated in the store. A page that cannot be loaded ends the program.
+
+use crate::engine::Engine;
+use crate::evict::{Evictor, take_back};
+use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
+use crate::segment::Counter;
+use crate::streams::Streams;
+use crate::sys::{self, PAGE};
+use crate::uffd::{Fault, Message, Progress};
+use ramfold::{LoadError, PAGE_SIZE, Page, Scratch};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering;
+
+/// Most pages that one fault brings.
+const MAX_WINDOW: usize = 16;
+const MESSAGES: usize = 16;
+/// Faults between two looks at the memory beside managed pages and pool.
+const REFRESH: u32 = 256;
+
+/// The state of the thread that resolves faults.
+pub(crate) struct Handler {
+    /// Pages on their way into the program.
+    buffer: Box<[Page; MAX_WINDOW]>,
+    zeros: Box<[Page; MAX_WINDOW]>,
+    scratch: Scratch,
+    streams: Streams,
+    reclaim: Evictor,
+    cpu: Option<usize>,
+    served: u32,
+}
+
+impl Handler {
+    /// `reclaim` makes room when the evictor does not keep up.
+    pub(crate) fn new(engine: &Engine, reclaim: Evictor) -> Self {
+        Self {
+            buffer: Box::new([[0; PAGE_SIZE]; MAX_WINDOW]),
+            zeros: Box::new([[0; PAGE_SIZE]; MAX_WINDOW]),
+            scratch: engine.store.scratch(),
+            streams: Streams::default(),
+            reclaim,
+            cpu: None,
+            served: 0,
+        }
+    }
+
+    /// Resolves faults until the engine stops.
+    pub(crate) fn run(&mut self, engine: &Engine) {
+        let mut messages = [Message::default(); MESSAGES];
+        while !engine.stopping.load(Ordering::Acquire) {
+            let count = match engine.uffd.read(&mut messages) {
+                Ok(count) => count,
+                Err(Errno::INTR | Errno::AGAIN) => continue,
+                Err(errno) => engine.die(&format!("page faults can no longer be read ({errno})")),
+            };
+            let start = sys::now_ns();
+            let _inside = engine.gate.enter();
+            for fault in messages[..count].iter().filter_map(Message::fault) {
+                self.follow(engine, fault.tid);
+                self.serve(engine, fault);
+                engine.usage.segment().record_fault_ns(sys::now_ns() - start);
+            }
+        }
+    }
+
+    /// Moves to the core of the thread that faulted.
+    fn follow(&mut self, engine: &Engine, tid: u32) {
+        if let Some(cpu) = engine.host.cpu_of(tid)
+            && self.cpu != Some(cpu)
+        {
+            sys::run_on(cpu);
+            self.cpu = Some(cpu);
+        }
+    }
+
+    fn serve(&mut self, engine: &Engine, fault: Fault) {
+        if engine.staging.contains(fault.addr) {
+            // A hole in what an evictor moved: zeros.
+            engine.uffd.zeropage(fault.addr & !(PAGE - 1), PAGE);
+            return;
+        }
+        self.served = self.served.wrapping_add(1);
+        if self.served % REFRESH == 0 {
+            engine.refresh_usage();
+        }
+        self.make_room(engine);
+        let page = engine.pages.number(fault.addr);
+        let group = engine.pages.lock(page);
+        match group.state(page) {
+            State::None => self.fill(engine, &group, page, fault),
+            State::Stored => self.bring_back(engine, &group, page),
+            State::Evicting => rescue(engine, &group, page),
+            State::Resident => settle(engine, page, fault),
+        }
+        drop(group);
+        engine.count(Counter::Faults, 1);
+        if engine.over_low() > 0 {
+            engine.evictor.call();
+        }
+    }
+
+    /// Evicts, here and now, until one more page fits.
+    fn make_room(&mut self, engine: &Engine) {
+        let mut in_vain = 0;
+        while engine.over_high() > 0 {
+            engine.evictor.call();
+            let evicted = self.reclaim.evict(engine, 1);
+            engine.refresh_usage();
+            if evicted.pages > 0 {
+                in_vain = 0;
+                continue;
+            }
+            if evicted.refused > 0 && engine.shrink(self.reclaim.scratch()) {
+                in_vain = 0;
+                continue;
+            }
+            // Heat costs up to 15 passes over the queue before a page leaves.
+            in_vain += evicted.looked_at.max(1);
+            if in_vain > 16 * engine.queued() + 1024 {
+                engine.out_of_memory();
+            }
+        }
+    }
+
+    /// The first touch of a page.
+    fn fill(&mut self, engine: &Engine, group: &Group<'_>, page: usize, fault: Fault) {
+        let addr = engine.pages.addr(page);
+        let window = self.window(engine, page, |page| group.state(page) == State::None);
+        let Progress { bytes, stopped } = if window == 1 && !fault.write {
+            engine.uffd.zeropage(addr, PAGE)
+        } else {
+            engine.uffd.copy(addr, self.zeros.as_ptr().addr(), window * PAGE)
+        };
+        for filled in page..page + bytes / PAGE {
+            engine.set_resident(group, filled);
+        }
+        self.streams.brought(page, window, (bytes / PAGE).max(1));
+        if bytes == 0 {
+            match stopped {
+                // There is a page that the pager did not put there: nothing of ours can be lost.
+                Some(Errno::EXIST) => engine.set_resident(group, page),
+                // The program unmapped it meanwhile.
+                Some(Errno::NOENT | Errno::SRCH) | None => {}
+                Some(errno) => engine.die(&format!("memory cannot be given to the program ({errno})")),
+            }
+            engine.uffd.wake(addr, PAGE);
+        }
+    }
+
+    /// Loads a page, and those that follow it when use is sequential.
+    fn bring_back(&mut self, engine: &Engine, group: &Group<'_>, page: usize) {
+        let addr = engine.pages.addr(page);
+        let window = self.window(engine, page, |page| group.state(page) == State::Stored);
+        let loaded = self.load(engine, page, window);
+        let Progress { bytes, stopped } =
+            engine.uffd.copy(addr, self.buffer.as_ptr().addr(), loaded * PAGE);
+        let placed = bytes / PAGE;
+        for back in page..page + placed {
+            engine.set_resident(group, back);
+            engine.store.invalidate(engine.key(back));
+        }
+        self.streams.brought(page, window, placed.max(1));
+        warm(engine, group, page);
+        engine.count(Counter::Refaults, placed as u64);
+        if placed == 0 {
+            match stopped {
+                Some(Errno::NOENT | Errno::SRCH) | None => engine.uffd.wake(addr, PAGE),
+                Some(errno) => {
+                    engine.die(&format!("a page was lost: it cannot be put back ({errno})"))
+                }
+            }
+        }
+    }
+
+    /// Loads up to `window` pages into the buffer; at least the first, or the program ends.
+    fn load(&mut self, engine: &Engine, page: usize, window: usize) -> usize {
+        for ahead in 0..window {
+            let result =
+                engine.store.load(engine.key(page + ahead), &mut self.buffer[ahead], &mut self.scratch);
+            match result {
+                Ok(()) => {}
+                Err(_) if ahead > 0 => return ahead,
+                Err(LoadError::Miss) => engine.die("a page was lost: the store does not have it"),
+                Err(error) => engine.die(&format!("a page was lost: {error}")),
+            }
+        }
+        window
+    }
+
+    /// How many pages from `page` on to bring: what the faults before suggest, as far as `wanted` goes, not over
+    /// the border of the group, and not when memory is short.
+    fn window(&mut self, engine: &Engine, page: usize, wanted: impl Fn(usize) -> bool) -> usize {
+        let most = MAX_WINDOW.min(GROUP_PAGES - page % GROUP_PAGES);
+        let suggested = self.streams.window(page, most);
+        let fitting = if engine.over_high() > 0 { 1 } else { suggested };
+        let window = (page..page + fitting).take_while(|page| wanted(*page)).count().max(1);
+        self.streams.brought(page, suggested, window);
+        window
+    }
+}
+
+/// The page is on its way out: back with it.
+fn rescue(engine: &Engine, group: &Group<'_>, page: usize) {
+    let Some(staged) = engine.staging.find(page) else {
+        engine.die("a page was lost: it is in no staging window");
+    };
+    take_back(engine, group, page, staged);
+    group.set_heat(page, group.heat(page) + 2);
+    let addr = engine.pages.addr(page);
+    engine.uffd.wake(addr, PAGE);
+}
+
+/// The page is said to be there: the fault is an old one, or a write to a page that was protected.
+fn settle(engine: &Engine, page: usize, fault: Fault) {
+    let addr = engine.pages.addr(page);
+    if fault.write_protected {
+        // Unmapped meanwhile, or unprotected already: the program looks again.
+        let _ = engine.uffd.write_protect(addr, PAGE, false);
+    } else {
+        // Discarded by a system call that the library did not see: zeros are what the program asked for.
+        engine.uffd.zeropage(addr, PAGE);
+    }
+    engine.uffd.wake(addr, PAGE);
+}
+
+/// A page that comes back sooner than the resident memory is replaced once is worth keeping.
+fn warm(engine: &Engine, group: &Group<'_>, page: usize) {
+    let now = engine.evictions.load(Ordering::Relaxed);
+    let age = u64::from(engine.pages.block(page / BLOCK_PAGES).age(now)) * BLOCK_PAGES as u64;
+    let heat = group.heat(page);
+    group.set_heat(page, if age < engine.pages.resident() { heat * 2 + 1 } else { heat / 2 });
+}

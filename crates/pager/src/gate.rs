@@ -1,0 +1,130 @@
+//! A gate that all work on the pager's state passes, so that it can be stopped as a whole.
+//!
+//! fork() copies the memory of all threads but only the calling one goes on in the child: a lock held by
+//! another thread at that moment would stay locked for ever. So everyone who takes a lock of the pager or the
+//! store does it between `enter` and `leave`, and fork closes the gate first: when `close` returns, nobody is
+//! inside and no lock is held. The price is two uncontended atomic operations a piece of work.
+//!
+//! A thread must not enter twice, and must not touch managed memory while inside (it would wait for a fault
+//! handler that cannot enter).
+
+use rustix::thread::futex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const CLOSED: u32 = 1 << 31;
+
+/// The number of threads inside, and whether the gate is closed.
+#[derive(Debug, Default)]
+pub(crate) struct Gate(AtomicU32);
+
+/// The right to be inside; leaves when dropped.
+#[derive(Debug)]
+pub(crate) struct Inside<'a>(&'a Gate);
+
+/// The gate is closed; opens when dropped.
+#[derive(Debug)]
+pub(crate) struct Closed<'a>(&'a Gate);
+
+impl Gate {
+    /// [`Gate::close`] for a scope.
+    pub(crate) fn close_scoped(&self) -> Closed<'_> {
+        self.close();
+        Closed(self)
+    }
+
+    /// Waits while the gate is closed.
+    pub(crate) fn enter(&self) -> Inside<'_> {
+        loop {
+            let seen = self.0.fetch_add(1, Ordering::Acquire);
+            if seen & CLOSED == 0 {
+                return Inside(self);
+            }
+            self.leave();
+            self.wait(|now| now & CLOSED != 0);
+        }
+    }
+
+    /// Waits until nobody is inside, and lets nobody in until `open`. One closer at a time: a second one waits.
+    pub(crate) fn close(&self) {
+        while self.0.fetch_or(CLOSED, Ordering::Acquire) & CLOSED != 0 {
+            self.wait(|now| now & CLOSED != 0);
+        }
+        self.wait(|now| now & !CLOSED != 0);
+    }
+
+    /// Ends `close`.
+    pub(crate) fn open(&self) {
+        self.0.fetch_and(!CLOSED, Ordering::Release);
+        self.wake();
+    }
+
+    /// Ends `close` in a forked child, where those who waited no longer exist.
+    pub(crate) fn reset(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    fn leave(&self) {
+        let seen = self.0.fetch_sub(1, Ordering::Release);
+        if seen == (CLOSED | 1) {
+            self.wake();
+        }
+    }
+
+    fn wait(&self, blocked: impl Fn(u32) -> bool) {
+        loop {
+            let now = self.0.load(Ordering::Acquire);
+            if !blocked(now) {
+                return;
+            }
+            // An early return (the value changed, a signal) only means another look.
+            let _ = futex::wait(&self.0, futex::Flags::PRIVATE, now, None);
+        }
+    }
+
+    fn wake(&self) {
+        let _ = futex::wake(&self.0, futex::Flags::PRIVATE, i32::MAX as u32);
+    }
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn nobody_is_inside_while_the_gate_is_closed() {
+        let gate = Gate::default();
+        let closed = AtomicBool::new(false);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let _inside = gate.enter();
+                        assert!(!closed.load(Ordering::SeqCst));
+                    }
+                });
+            }
+            for _ in 0..2000 {
+                gate.close();
+                closed.store(true, Ordering::SeqCst);
+                std::hint::spin_loop();
+                closed.store(false, Ordering::SeqCst);
+                gate.open();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}

@@ -1,0 +1,427 @@
+//! What the program does to its address space: map, unmap, protect, advise, lock, move.
+//!
+//! Each function does what the system call of its name does, inside the managed range, which is never unmapped:
+//! what the program gives back becomes inaccessible and free. Changes are made in an order that leaves no moment
+//! in which a page could be lost: first the access is taken away, then the contents; the other way round on the
+//! way in.
+
+use crate::activate;
+use crate::engine::Engine;
+use crate::pages::{Pages, State};
+use crate::pager::{Advice, MapError, Pager, Prot};
+use crate::space::{Area, Kind, Space};
+use crate::sys::{self, PAGE};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// Most that an announcement of use (WILLNEED) brings in.
+const MAX_WILL_NEED: usize = 32 << 20;
+/// Page tables are moved by whole middle entries when both ends agree in these bits.
+const HUGE: usize = 2 << 20;
+
+impl Pager {
+    /// Private anonymous memory, zeroed, aligned to `align` (a power of two >= 4096), anywhere in the range.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`] if the range, the kernel or the limit has no more.
+    pub fn map(&self, len: usize, prot: Prot, align: usize) -> Result<usize, MapError> {
+        let len = page_aligned(len)?;
+        if self.exhausted() && prot.writable() {
+            return Err(MapError::NoMemory);
+        }
+        let _inside = self.gate.enter();
+        let mut space = self.space();
+        let addr = space.find(len, align.max(PAGE)).ok_or(MapError::NoMemory)?;
+        if prot.0 != 0 {
+            sys::protect(addr, len, prot.0)?;
+        }
+        space.set(addr..addr + len, Area::new(prot));
+        self.activate_if_large(&space);
+        Ok(addr)
+    }
+
+    /// MAP_FIXED: fresh zeroed private memory at `addr` (inside the range), replacing what was there.
+    ///
+    /// # Errors
+    /// [`MapError::Invalid`] for a range that is not inside the managed one, or what the kernel answers.
+    pub fn map_fixed(&self, addr: usize, len: usize, prot: Prot) -> Result<(), MapError> {
+        let range = self.checked(addr, len)?;
+        let _inside = self.gate.enter();
+        let mut space = self.space();
+        self.clear(&mut space, &range)?;
+        if prot.0 != 0 {
+            sys::protect(range.start, range.len(), prot.0)?;
+        }
+        space.set(range, Area::new(prot));
+        self.activate_if_large(&space);
+        Ok(())
+    }
+
+    /// As [`Pager::map_fixed`], but fails with EEXIST if anything is mapped there (MAP_FIXED_NOREPLACE).
+    ///
+    /// # Errors
+    /// As `map_fixed`.
+    pub fn map_fixed_noreplace(&self, addr: usize, len: usize, prot: Prot) -> Result<(), MapError> {
+        let range = self.checked(addr, len)?;
+        let _inside = self.gate.enter();
+        let mut space = self.space();
+        if !space.is_free(&range) {
+            return Err(MapError::Kernel(libc::EEXIST));
+        }
+        if prot.0 != 0 {
+            sys::protect(range.start, range.len(), prot.0)?;
+        }
+        space.set(range, Area::new(prot));
+        self.activate_if_large(&space);
+        Ok(())
+    }
+
+    /// MAP_FIXED of something that is not private anonymous memory into the range: `mmap` makes the raw call and
+    /// returns its address or errno. The pages are foreign then: not touched until unmapped or mapped over.
+    ///
+    /// # Errors
+    /// What `mmap` answers; the range is then unmapped.
+    pub fn map_foreign(
+        &self,
+        addr: usize,
+        len: usize,
+        mmap: &mut dyn FnMut() -> Result<usize, i32>,
+    ) -> Result<usize, MapError> {
+        let range = self.checked(addr, len)?;
+        let _inside = self.gate.enter();
+        let mut space = self.space();
+        self.clear(&mut space, &range)?;
+        let mapped = mmap().map_err(MapError::Kernel)?;
+        space.set(range, Area { prot: Prot(0), kind: Kind::Foreign, locked: false });
+        Ok(mapped)
+    }
+
+    /// munmap of any part of the range. Unmapping what is not mapped is no error.
+    ///
+    /// # Errors
+    /// [`MapError::Invalid`] for a range that is not inside the managed one.
+    pub fn unmap(&self, addr: usize, len: usize) -> Result<(), MapError> {
+        let range = self.checked(addr, len)?;
+        let _inside = self.gate.enter();
+        self.clear(&mut self.space(), &range)
+    }
+
+    /// mprotect.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`] if part of the range is not mapped, or what the kernel answers.
+    pub fn protect(&self, addr: usize, len: usize, prot: Prot) -> Result<(), MapError> {
+        let range = self.checked(addr, len)?;
+        let _inside = self.gate.enter();
+        let mut space = self.space();
+        if !space.is_mapped(&range) {
+            return Err(MapError::NoMemory);
+        }
+        sys::protect(range.start, range.len(), prot.0)?;
+        for (part, area) in space.areas_in(&range) {
+            if area.kind == Kind::Anonymous {
+                space.set(part, Area { prot, ..area });
+            }
+        }
+        self.activate_if_large(&space);
+        Ok(())
+    }
+
+    /// madvise.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`] if part of the range is not mapped; what is mapped has been advised.
+    pub fn advise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), MapError> {
+        let range = self.checked(addr, len)?;
+        let mut wanted = Vec::new();
+        let complete = {
+            let _inside = self.gate.enter();
+            let space = self.space();
+            for (part, area) in space.areas_in(&range) {
+                match (advice, area.kind) {
+                    (Advice::DontNeed, Kind::Anonymous) => self.drop_pages(&part)?,
+                    (Advice::DontNeed, Kind::Foreign) => sys::discard(part.start, part.len())?,
+                    (Advice::WillNeed, Kind::Anonymous) if area.prot.0 & libc::PROT_READ != 0 => {
+                        wanted.extend(self.stored_runs(&part));
+                    }
+                    (Advice::Cold, Kind::Anonymous) => self.cool(&part),
+                    (Advice::WillNeed | Advice::Cold, _) => {}
+                }
+            }
+            space.is_mapped(&range)
+        };
+        for run in wanted {
+            // Only an announcement: what cannot be brought in now comes when it is touched.
+            let _ = sys::populate_read(run.start, run.len());
+        }
+        if complete { Ok(()) } else { Err(MapError::NoMemory) }
+    }
+
+    /// mlock: brings the pages back and never evicts them until [`Pager::unlock`].
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`] if part of the range is not mapped or half the limit would be locked; else what the
+    /// kernel answers.
+    pub fn lock(&self, addr: usize, len: usize) -> Result<(), MapError> {
+        let range = self.checked(addr, len)?;
+        if range.len() as u64 > self.limit() / 2 {
+            return Err(MapError::NoMemory);
+        }
+        self.set_locked(&range, true)?;
+        sys::lock(range.start, range.len(), true).map_err(|errno| {
+            let _ = self.set_locked(&range, false);
+            errno.into()
+        })
+    }
+
+    /// munlock.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`] if part of the range is not mapped.
+    pub fn unlock(&self, addr: usize, len: usize) -> Result<(), MapError> {
+        let range = self.checked(addr, len)?;
+        self.set_locked(&range, false)?;
+        Ok(sys::lock(range.start, range.len(), false)?)
+    }
+
+    fn set_locked(&self, range: &Range<usize>, locked: bool) -> Result<(), MapError> {
+        let _inside = self.gate.enter();
+        let mut space = self.space();
+        if !space.is_mapped(range) {
+            return Err(MapError::NoMemory);
+        }
+        for (part, area) in space.areas_in(range) {
+            space.set(part, Area { locked, ..area });
+        }
+        Ok(())
+    }
+
+    /// mremap without copying. `fixed` is the address of MREMAP_FIXED (inside the range); `keep_old` is
+    /// MREMAP_DONTUNMAP.
+    ///
+    /// # Errors
+    /// As mremap: [`MapError::Kernel`] with EFAULT if the old range is not one mapping, [`MapError::NoMemory`] if it
+    /// may not move and cannot grow.
+    pub fn remap(
+        &self,
+        old: usize,
+        old_len: usize,
+        new_len: usize,
+        may_move: bool,
+        fixed: Option<usize>,
+        keep_old: bool,
+    ) -> Result<usize, MapError> {
+        let from = self.checked(old, old_len)?;
+        let new_len = page_aligned(new_len)?;
+        let closed = self.gate.close_scoped();
+        let mut space = self.space();
+        let Some((_, area)) = space.area_at(from.start).filter(|(whole, area)| {
+            whole.end >= from.end && area.kind == Kind::Anonymous
+        }) else {
+            return Err(MapError::Kernel(libc::EFAULT));
+        };
+        if fixed.is_none() && !keep_old {
+            if new_len <= from.len() {
+                self.clear(&mut space, &(from.start + new_len..from.end))?;
+                return Ok(from.start);
+            }
+            let growth = from.end..from.start + new_len;
+            if growth.end <= self.range().end && space.is_free(&growth) {
+                if area.prot.0 != 0 {
+                    sys::protect(growth.start, growth.len(), area.prot.0)?;
+                }
+                space.set(growth, area);
+                drop(closed);
+                self.activate_if_large(&space);
+                return Ok(from.start);
+            }
+            if !may_move {
+                return Err(MapError::NoMemory);
+            }
+        }
+        let to = match fixed {
+            Some(addr) => {
+                let to = self.checked(addr, new_len)?;
+                if to.start < from.end && from.start < to.end {
+                    return Err(MapError::Invalid);
+                }
+                self.clear(&mut space, &to)?;
+                to
+            }
+            None => self.find_congruent(&space, from.start, new_len)?,
+        };
+        if area.prot.0 != 0 {
+            sys::protect(to.start, to.len(), area.prot.0)?;
+        }
+        space.set(to.clone(), Area { locked: false, ..area });
+        let moved = from.start..from.start + from.len().min(new_len);
+        self.move_pages(&space, &moved, to.start)?;
+        if !keep_old {
+            self.clear(&mut space, &from)?;
+        }
+        drop(closed);
+        self.activate_if_large(&space);
+        Ok(to.start)
+    }
+
+    /// A free range whose address agrees with `like` below the size of a huge page, so that page tables can be
+    /// moved whole.
+    fn find_congruent(&self, space: &Space, like: usize, len: usize) -> Result<Range<usize>, MapError> {
+        let start = space.find(len + HUGE, HUGE).ok_or(MapError::NoMemory)?;
+        let start = start + like % HUGE;
+        Ok(start..start + len)
+    }
+
+    /// Moves pages, wherever they are, to addresses where nothing is. The gate is closed.
+    fn move_pages(&self, space: &Space, from: &Range<usize>, to: usize) -> Result<(), MapError> {
+        move_tables(from.start, to, from.len())?;
+        let Some(engine) = self.engine() else { return Ok(()) };
+        activate::register(engine, space, to..to + from.len())?;
+        let (first, target) = (engine.pages.number(from.start), engine.pages.number(to));
+        for part in Pages::by_group(first..first + from.len() / PAGE) {
+            if engine.pages.group_is_empty(part.start) {
+                continue;
+            }
+            for page in part {
+                let (state, heat) = {
+                    let group = engine.pages.lock(page);
+                    let before = (group.state(page), group.heat(page));
+                    group.set(page, State::None);
+                    before
+                };
+                if state != State::None {
+                    let page = page - first + target;
+                    let group = engine.pages.lock(page);
+                    if state == State::Resident {
+                        engine.set_resident(&group, page);
+                    } else {
+                        group.set(page, state);
+                    }
+                    group.set_heat(page, heat);
+                }
+            }
+        }
+        engine.store.rename_range(engine.pool, 0, first as u64, target as u64, (from.len() / PAGE) as u64);
+        Ok(())
+    }
+
+    /// Unmaps what is mapped in the range.
+    pub(crate) fn clear(&self, space: &mut Space, range: &Range<usize>) -> Result<(), MapError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        for (part, area) in space.areas_in(range) {
+            if area.kind == Kind::Foreign {
+                sys::reserve_over(part.start, part.len())?;
+                sys::exclude_from_dumps(part.start, part.len())?;
+                if let Some(engine) = self.engine() {
+                    engine.uffd.register(part.start, part.len())?;
+                }
+                continue;
+            }
+            if area.locked {
+                sys::lock(part.start, part.len(), false)?;
+            }
+            if area.prot.0 != 0 {
+                sys::protect(part.start, part.len(), 0)?;
+            }
+            self.drop_pages(&part)?;
+        }
+        space.clear(range);
+        Ok(())
+    }
+
+    /// Makes the pages of an anonymous range zeros again.
+    fn drop_pages(&self, range: &Range<usize>) -> Result<(), MapError> {
+        let Some(engine) = self.engine() else { return Ok(sys::discard(range.start, range.len())?) };
+        for part in Pages::by_group(numbers(engine, range)) {
+            if engine.pages.group_is_empty(part.start) {
+                continue;
+            }
+            let group = engine.pages.lock(part.start);
+            let mut resident = part.end..part.start;
+            for page in part {
+                if group.state(page) == State::Resident {
+                    resident = resident.start.min(page)..page + 1;
+                }
+                engine.forget(&group, page);
+            }
+            if !resident.is_empty() {
+                sys::discard(engine.pages.addr(resident.start), resident.len() * PAGE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The pages of the range that the store holds, as address ranges.
+    fn stored_runs(&self, range: &Range<usize>) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        let Some(engine) = self.engine() else { return runs };
+        let mut left = MAX_WILL_NEED.min(usize::try_from(self.limit() / 8).unwrap_or(usize::MAX));
+        for part in Pages::by_group(numbers(engine, range)) {
+            if engine.pages.group_is_empty(part.start) {
+                continue;
+            }
+            let group = engine.pages.lock(part.start);
+            for page in part.filter(|page| group.state(*page) == State::Stored) {
+                if left < PAGE {
+                    return runs;
+                }
+                left -= PAGE;
+                let addr = engine.pages.addr(page);
+                match runs.last_mut() {
+                    Some(run) if run.end == addr => run.end += PAGE,
+                    _ => runs.push(addr..addr + PAGE),
+                }
+            }
+        }
+        runs
+    }
+
+    /// Takes the heat from the pages of the range: they leave when their turn comes.
+    fn cool(&self, range: &Range<usize>) {
+        let Some(engine) = self.engine() else { return };
+        for part in Pages::by_group(numbers(engine, range)) {
+            if !engine.pages.group_is_empty(part.start) {
+                let group = engine.pages.lock(part.start);
+                part.for_each(|page| group.set_heat(page, 0));
+            }
+        }
+    }
+
+    /// True when nothing more can be held: new allocations must fail with ENOMEM.
+    #[must_use]
+    pub fn exhausted(&self) -> bool {
+        self.engine().is_some_and(|engine| engine.exhausted.load(Ordering::Relaxed))
+    }
+
+    fn checked(&self, addr: usize, len: usize) -> Result<Range<usize>, MapError> {
+        let len = page_aligned(len)?;
+        let end = addr.checked_add(len).ok_or(MapError::Invalid)?;
+        let inside = self.range().start <= addr && end <= self.range().end;
+        if inside && addr % PAGE == 0 { Ok(addr..end) } else { Err(MapError::Invalid) }
+    }
+}
+
+/// mremap of a range that may consist of several mappings of the kernel's: halves until each part lies in one.
+fn move_tables(from: usize, to: usize, len: usize) -> Result<(), MapError> {
+    match sys::move_mapping(from, to, len) {
+        Err(rustix::io::Errno::FAULT | rustix::io::Errno::INVAL) if len > PAGE => {
+            let half = (len / 2).next_multiple_of(PAGE);
+            move_tables(from, to, half)?;
+            move_tables(from + half, to + half, len - half)
+        }
+        other => Ok(other?),
+    }
+}
+
+fn numbers(engine: &Engine, range: &Range<usize>) -> Range<usize> {
+    engine.pages.number(range.start)..engine.pages.number(range.start) + range.len() / PAGE
+}
+
+fn page_aligned(len: usize) -> Result<usize, MapError> {
+    match len.checked_next_multiple_of(PAGE) {
+        Some(0) | None => Err(MapError::Invalid),
+        Some(len) => Ok(len),
+    }
+}

@@ -1,0 +1,128 @@
+//! All other system calls of the pager, one function each.
+//!
+//! They are made raw (rustix without libc, or `syscall`): the pager runs in programs where libc's own mmap and
+//! madvise are replaced by functions that call the pager.
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+pub(crate) const PAGE: usize = ramfold::PAGE_SIZE;
+
+/// Address space without memory behind it, at an address of the kernel's choice.
+pub(crate) fn reserve(len: usize) -> Result<usize, Errno> {
+    map_anonymous(None, len, ProtFlags::empty())
+}
+
+/// Zeroed memory of our own, taken from the system as it is touched.
+pub(crate) fn map_own(len: usize) -> Result<NonNull<u8>, Errno> {
+    let addr = map_anonymous(None, len, ProtFlags::READ | ProtFlags::WRITE)?;
+    NonNull::new(std::ptr::with_exposed_provenance_mut(addr)).ok_or(Errno::NOMEM)
+}
+
+/// Puts an untouched inaccessible mapping over `addr`, whatever was there.
+pub(crate) fn reserve_over(addr: usize, len: usize) -> Result<(), Errno> {
+    map_anonymous(Some(addr), len, ProtFlags::empty()).map(drop)
+}
+
+fn map_anonymous(at: Option<usize>, len: usize, prot: ProtFlags) -> Result<usize, Errno> {
+    let mut flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    if at.is_some() {
+        flags |= MapFlags::FIXED;
+    }
+    // SAFETY: without FIXED nothing existing is touched; with it, the address is in a range that we reserved.
+    let addr = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::with_exposed_provenance_mut(at.unwrap_or(0)), len, prot, flags)
+    }?;
+    Ok(addr.expose_provenance())
+}
+
+/// Gives our own memory back to the system.
+pub(crate) fn unmap_own(addr: usize, len: usize) {
+    // SAFETY: called for ranges that this crate mapped and nobody uses any more.
+    let _ = unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(addr), len) };
+}
+
+/// Sets what the program may do with the pages.
+pub(crate) fn protect(addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
+    let flags = MprotectFlags::from_bits_retain(prot.cast_unsigned());
+    // SAFETY: the range is one that the program asked to have protected so.
+    unsafe { rustix::mm::mprotect(std::ptr::with_exposed_provenance_mut(addr), len, flags) }
+}
+
+/// Drops the pages: the next touch finds them missing.
+pub(crate) fn discard(addr: usize, len: usize) -> Result<(), Errno> {
+    advise(addr, len, Advice::LinuxDontNeed)
+}
+
+/// Makes pages shared since a fork this process's own, without changing them.
+pub(crate) fn unshare(addr: usize, len: usize) -> Result<(), Errno> {
+    advise(addr, len, Advice::LinuxPopulateWrite)
+}
+
+/// Brings missing pages in as reading them would (5.14).
+pub(crate) fn populate_read(addr: usize, len: usize) -> Result<(), Errno> {
+    advise(addr, len, Advice::LinuxPopulateRead)
+}
+
+/// Leaves the range out of core dumps: they would walk all of the reserved address space.
+pub(crate) fn exclude_from_dumps(addr: usize, len: usize) -> Result<(), Errno> {
+    advise(addr, len, Advice::LinuxDontDump)
+}
+
+fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
+    // SAFETY: the callers' contracts: contents are dropped only where the program or the pager wants it.
+    unsafe { rustix::mm::madvise(std::ptr::with_exposed_provenance_mut(addr), len, advice) }
+}
+
+/// Moves the page tables of a range; the old range stays mapped, empty (5.7).
+pub(crate) fn move_mapping(from: usize, to: usize, len: usize) -> Result<(), Errno> {
+    let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+    // SAFETY: both ranges lie in the range that we own; the program asked for the move.
+    unsafe {
+        rustix::mm::mremap_fixed(
+            std::ptr::with_exposed_provenance_mut(from),
+            len,
+            len,
+            flags,
+            std::ptr::with_exposed_provenance_mut(to),
+        )
+    }
+    .map(drop)
+}
+
+/// mlock and munlock as the program called them.
+pub(crate) fn lock(addr: usize, len: usize, lock: bool) -> Result<(), Errno> {
+    let addr: *mut std::ffi::c_void = std::ptr::with_exposed_provenance_mut(addr);
+    // SAFETY: locking changes no contents.
+    if lock { unsafe { rustix::mm::mlock(addr, len) } } else { unsafe { rustix::mm::munlock(addr, len) } }
+}
+
+/// Copies memory of this process that may be inaccessible or vanish; `memory` is /proc/self/mem.
+pub(crate) fn read_memory(memory: BorrowedFd<'_>, addr: usize, out: &mut [u8]) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < out.len() {
+        match rustix::io::pread(memory, &mut out[done..], (addr + done) as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(bytes) => done += bytes,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Runs the calling thread on one processor only.
+pub(crate) fn run_on(cpu: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    // Refused (a cpuset without it): the thread stays where it is.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+/// Time that only goes forward, in nanoseconds.
+pub(crate) fn now_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}

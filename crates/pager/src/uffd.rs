@@ -1,0 +1,304 @@
+//! A thin layer over userfaultfd (`linux/userfaultfd.h`): one function an ioctl, errno as the error.
+//!
+//! Partial progress is part of the contract: COPY, ZEROPAGE and MOVE may be cut short by EAGAIN (the address
+//! space is changing) and report how far they came in a field that holds bytes *or* a negative errno. The
+//! functions here return [`Progress`] so that no caller mistakes the one for the other.
+
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+const API: u64 = 0xAA;
+const UFFDIO_MOVE: u64 = 0xc028_aa05;
+const USERFAULTFD_IOC_NEW: u64 = 0xaa00;
+
+const FEATURE_THREAD_ID: u64 = 1 << 8;
+const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
+const FEATURE_MOVE: u64 = 1 << 17;
+
+const EVENT_PAGEFAULT: u8 = 0x12;
+const FAULT_WRITE: u64 = 1 << 0;
+const FAULT_WP: u64 = 1 << 1;
+
+const REGISTER_MISSING: u64 = 1;
+const REGISTER_WP: u64 = 2;
+
+const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 2;
+
+/// A userfaultfd of this process, with the features that the pager needs.
+#[derive(Debug)]
+pub(crate) struct Uffd {
+    fd: OwnedFd,
+    can_move: bool,
+}
+
+/// One page fault that waits to be resolved.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fault {
+    /// The faulting address, not rounded.
+    pub(crate) addr: usize,
+    /// The thread that waits.
+    pub(crate) tid: u32,
+    /// It wants to write.
+    pub(crate) write: bool,
+    /// The page is there, but write-protected.
+    pub(crate) write_protected: bool,
+}
+
+/// How far a COPY, ZEROPAGE or MOVE came, and what stopped it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Progress {
+    /// Bytes done from the start of the range.
+    pub(crate) bytes: usize,
+    /// Why the rest was not done; `None` when all was.
+    pub(crate) stopped: Option<Errno>,
+}
+
+/// Why userfaultfd cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UffdError {
+    /// Neither capability, nor sysctl, nor /dev/userfaultfd allows it.
+    NotPermitted,
+    /// The kernel lacks it, or a feature that the pager needs.
+    Unsupported(i32),
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ApiArg {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct RangeArg {
+    start: u64,
+    len: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct RegisterArg {
+    range: RangeArg,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// The shape of UFFDIO_COPY's and UFFDIO_MOVE's argument.
+#[repr(C)]
+#[derive(Default)]
+struct TransferArg {
+    dst: u64,
+    src: u64,
+    len: u64,
+    mode: u64,
+    done: i64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ZeropageArg {
+    range: RangeArg,
+    mode: u64,
+    done: i64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct WriteProtectArg {
+    range: RangeArg,
+    mode: u64,
+}
+
+/// `struct uffd_msg` of a page fault.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    flags: u64,
+    address: u64,
+    ptid: u32,
+    padding: u32,
+}
+
+impl Uffd {
+    /// Opens a userfaultfd that also serves faults of system calls.
+    pub(crate) fn open() -> Result<Self, UffdError> {
+        let wanted = [
+            FEATURE_PAGEFAULT_FLAG_WP | FEATURE_THREAD_ID | FEATURE_MOVE,
+            FEATURE_PAGEFAULT_FLAG_WP | FEATURE_THREAD_ID,
+        ];
+        for features in wanted {
+            let fd = open_fd()?;
+            let mut arg = ApiArg { api: API, features, ..ApiArg::default() };
+            match ioctl(fd.as_raw_fd(), linux_raw_sys::ioctl::UFFDIO_API.into(), &mut arg) {
+                Ok(()) => return Ok(Self { fd, can_move: features & FEATURE_MOVE != 0 }),
+                Err(Errno::INVAL) => {}
+                Err(errno) => return Err(UffdError::Unsupported(errno.raw_os_error())),
+            }
+        }
+        Err(UffdError::Unsupported(Errno::INVAL.raw_os_error()))
+    }
+
+    /// The kernel has UFFDIO_MOVE (6.8).
+    pub(crate) fn can_move(&self) -> bool {
+        self.can_move
+    }
+
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// From now on a touch of a missing page (or a write to a protected one) of the range waits for us.
+    pub(crate) fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
+        let mut arg =
+            RegisterArg { range: range(start, len), mode: REGISTER_MISSING | REGISTER_WP, ioctls: 0 };
+        self.ioctl(linux_raw_sys::ioctl::UFFDIO_REGISTER.into(), &mut arg)
+    }
+
+    /// Waits for faults; as many as are there and fit.
+    pub(crate) fn read(&self, messages: &mut [Message]) -> Result<usize, Errno> {
+        // SAFETY: the pointer and the length are those of a slice of plain integers, valid for any bytes.
+        let got = unsafe {
+            libc::read(self.raw_fd(), messages.as_mut_ptr().cast(), size_of_val(messages))
+        };
+        match usize::try_from(got) {
+            Ok(bytes) => Ok(bytes / size_of::<Message>()),
+            Err(_) => Err(last_errno()),
+        }
+    }
+
+    /// Fills missing pages with a copy of `src` and wakes who waits for them.
+    pub(crate) fn copy(&self, dst: usize, src: usize, len: usize) -> Progress {
+        let arg = TransferArg { dst: dst as u64, src: src as u64, len: len as u64, mode: 0, done: 0 };
+        self.transfer(linux_raw_sys::ioctl::UFFDIO_COPY.into(), arg)
+    }
+
+    /// Moves pages, holes included, out of `src` into the missing pages of `dst`.
+    pub(crate) fn move_pages(&self, dst: usize, src: usize, len: usize) -> Progress {
+        let arg = TransferArg {
+            dst: dst as u64,
+            src: src as u64,
+            len: len as u64,
+            mode: MOVE_MODE_ALLOW_SRC_HOLES,
+            done: 0,
+        };
+        self.transfer(UFFDIO_MOVE, arg)
+    }
+
+    fn transfer(&self, request: u64, mut arg: TransferArg) -> Progress {
+        let (dst, src, len) = (arg.dst, arg.src, arg.len);
+        let mut bytes = 0;
+        loop {
+            arg.dst = dst + bytes as u64;
+            arg.src = src + bytes as u64;
+            arg.len = len - bytes as u64;
+            arg.done = 0;
+            let stopped = self.ioctl(request, &mut arg).err();
+            bytes += usize::try_from(arg.done).unwrap_or(0);
+            match stopped {
+                Some(Errno::AGAIN) if bytes < len as usize => {}
+                _ => return Progress { bytes, stopped },
+            }
+        }
+    }
+
+    /// Maps the zero page into missing pages and wakes who waits for them.
+    pub(crate) fn zeropage(&self, start: usize, len: usize) -> Progress {
+        let mut arg = ZeropageArg { range: range(start, len), mode: 0, done: 0 };
+        let stopped = loop {
+            match self.ioctl(linux_raw_sys::ioctl::UFFDIO_ZEROPAGE.into(), &mut arg) {
+                Err(Errno::AGAIN) => arg.done = 0,
+                other => break other.err(),
+            }
+        };
+        Progress { bytes: usize::try_from(arg.done).unwrap_or(0), stopped }
+    }
+
+    /// Makes writes to the range wait for us (or lets them through again, and wakes).
+    pub(crate) fn write_protect(&self, start: usize, len: usize, protect: bool) -> Result<(), Errno> {
+        loop {
+            let mut arg = WriteProtectArg { range: range(start, len), mode: protect.into() };
+            match self.ioctl(linux_raw_sys::ioctl::UFFDIO_WRITEPROTECT.into(), &mut arg) {
+                Err(Errno::AGAIN) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Wakes who waits for the range; they look again.
+    pub(crate) fn wake(&self, start: usize, len: usize) {
+        let mut arg = range(start, len);
+        // A range that is no longer mapped has nobody waiting.
+        let _ = self.ioctl(linux_raw_sys::ioctl::UFFDIO_WAKE.into(), &mut arg);
+    }
+
+    fn ioctl<T>(&self, request: u64, arg: &mut T) -> Result<(), Errno> {
+        ioctl(self.raw_fd(), request, arg)
+    }
+}
+
+impl AsFd for Uffd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Message {
+    /// The page fault that the message tells of, if it is one.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        (self.event == EVENT_PAGEFAULT).then(|| Fault {
+            addr: self.address as usize,
+            tid: self.ptid,
+            write: self.flags & (FAULT_WRITE | FAULT_WP) != 0,
+            write_protected: self.flags & FAULT_WP != 0,
+        })
+    }
+}
+
+fn range(start: usize, len: usize) -> RangeArg {
+    RangeArg { start: start as u64, len: len as u64 }
+}
+
+fn open_fd() -> Result<OwnedFd, UffdError> {
+    // SAFETY: the system call takes flags and returns a new descriptor.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+    if let Ok(fd @ 0..) = RawFd::try_from(fd) {
+        // SAFETY: the descriptor is new, and ours.
+        return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+    match last_errno() {
+        Errno::PERM | Errno::ACCESS => open_device(),
+        errno => Err(UffdError::Unsupported(errno.raw_os_error())),
+    }
+}
+
+/// /dev/userfaultfd (6.1): permission by file mode.
+fn open_device() -> Result<OwnedFd, UffdError> {
+    use rustix::fs::{Mode, OFlags};
+    let device = rustix::fs::open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|_| UffdError::NotPermitted)?;
+    // SAFETY: the request takes flags by value and returns a new descriptor.
+    let fd = unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW, libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(UffdError::NotPermitted);
+    }
+    // SAFETY: the descriptor is new, and ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn ioctl<T>(fd: RawFd, request: u64, arg: &mut T) -> Result<(), Errno> {
+    // SAFETY: every request of this file takes a pointer to the struct that its function passes; the kernel
+    // reads and writes only that struct. What the request does to memory is its caller's contract.
+    match unsafe { libc::ioctl(fd, request, std::ptr::from_mut(arg)) } {
+        0.. => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+fn last_errno() -> Errno {
+    // SAFETY: errno of this thread; set by the call before.
+    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+}

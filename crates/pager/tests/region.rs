@@ -1,0 +1,158 @@
+//! A region holds what was written to it, whatever its budget.
+
+use ramfold_pager::{Mode, Region, RegionOptions};
+use std::collections::HashMap;
+
+const PAGE: usize = 4096;
+const MIB: usize = 1 << 20;
+
+/// userfaultfd is needed; in CI it must be there.
+fn permitted() -> bool {
+    match Region::new(PAGE, RegionOptions::new(16 << 20)) {
+        Ok(_) => true,
+        Err(error) if std::env::var_os("CI").is_none() => {
+            eprintln!("skipped: {error}");
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Contents of a page that compress to about 40 %, and tell page and version.
+fn contents(page: usize, version: u64) -> [u8; PAGE] {
+    let mut out = [0; PAGE];
+    let mut state = (page as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version;
+    for (at, word) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *word = if at % 5 < 2 { state.to_ne_bytes() } else { [page as u8, 0, 0, version as u8, 0, 0, 0, 0] };
+    }
+    out
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}
+
+/// Random writes and reads, each read compared with what the model says.
+fn exercise(region: &mut Region, rounds: usize, seed: u64) {
+    eprintln!("seed {seed}");
+    let pages = region.len() / PAGE;
+    let mut rng = Rng(seed);
+    let mut versions: HashMap<usize, u64> = HashMap::new();
+    for round in 0..rounds {
+        let run = 1 + rng.below(40);
+        let first = rng.below(pages);
+        let write = rng.below(3) != 0;
+        for page in first..(first + run).min(pages) {
+            let bytes = &mut region[page * PAGE..(page + 1) * PAGE];
+            let before = versions.get(&page).map_or([0; PAGE], |version| contents(page, *version));
+            assert!(bytes == before, "page {page} differs in round {round}");
+            if write {
+                bytes.copy_from_slice(&contents(page, round as u64));
+                versions.insert(page, round as u64);
+            }
+        }
+    }
+}
+
+fn held(mode: Mode, swap: bool) {
+    if !permitted() {
+        return;
+    }
+    let mut options = RegionOptions::new(24 << 20);
+    options.mode = mode;
+    options.swap_size = 256 << 20;
+    let len = if swap {
+        options.store.max_pool_bytes = 4 << 20;
+        96 * MIB
+    } else {
+        options.swap = None;
+        32 * MIB
+    };
+    let mut region = Region::new(len, options).unwrap();
+    exercise(&mut region, 4000, 0x5eed_0001);
+    let stats = region.stats();
+    assert!(stats.stores > 1000, "nothing was evicted: {stats:?}");
+    assert_eq!(stats.written_back_pages > 0, swap, "{stats:?}");
+    assert_eq!((stats.decompress_fail, stats.checksum_fail), (0, 0));
+}
+
+#[test]
+fn pages_come_back_after_a_move() {
+    held(Mode::Auto, false);
+}
+
+#[test]
+fn pages_come_back_after_write_protect_and_copy() {
+    held(Mode::WriteProtect, false);
+}
+
+#[test]
+fn pages_come_back_from_the_swap_file() {
+    held(Mode::Auto, true);
+}
+
+#[test]
+fn pages_come_back_from_the_swap_file_without_move() {
+    held(Mode::WriteProtect, true);
+}
+
+#[test]
+fn threads_share_a_region() {
+    if !permitted() {
+        return;
+    }
+    let mut options = RegionOptions::new(24 << 20);
+    options.swap_size = 256 << 20;
+    let mut region = Region::new(64 * MIB, options).unwrap();
+    std::thread::scope(|scope| {
+        for (id, part) in region.chunks_mut(16 * MIB).enumerate() {
+            scope.spawn(move || {
+                let mut rng = Rng(id as u64 + 99);
+                let mut versions = vec![None; part.len() / PAGE];
+                for round in 0..12_000u64 {
+                    let page = rng.below(versions.len());
+                    let bytes = &mut part[page * PAGE..(page + 1) * PAGE];
+                    let before = versions[page].map_or([0; PAGE], |version| contents(page, version));
+                    assert!(bytes == before, "thread {id}, page {page}, round {round}");
+                    bytes.copy_from_slice(&contents(page, round));
+                    versions[page] = Some(round);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_region_leaves_no_thread_behind() {
+    if !permitted() {
+        return;
+    }
+    let threads = || {
+        std::fs::read_dir("/proc/self/task")
+            .unwrap()
+            .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok())
+            .filter(|name| name.starts_with("ramfold-"))
+            .count()
+    };
+    for _ in 0..5 {
+        let mut region = Region::new(8 * MIB, RegionOptions::new(16 << 20)).unwrap();
+        region.fill(1);
+        assert!(region.iter().all(|byte| *byte == 1));
+    }
+    // Other tests of this file run regions of their own at the same time.
+    if std::env::args().any(|arg| arg == "--test-threads=1") {
+        let start = std::time::Instant::now();
+        while threads() > 0 {
+            assert!(start.elapsed().as_secs() < 10, "{} threads are left", threads());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
