@@ -9,10 +9,11 @@
 //! of the hash that follow those which chose the set when the table was made, so a set can be split without
 //! the full hash; when more than six have been used up in this way, the table starts anew.
 
+use crate::bits::{low_size, low16};
 use crate::index::Place;
 use std::sync::Mutex;
 
-const TABLES: u64 = 64;
+const TABLES: usize = 64;
 const WAYS: usize = 10;
 /// Tag bits that growth may use up.
 const SPENT_BITS: u32 = 6;
@@ -25,7 +26,7 @@ struct Set {
     tags: [u16; WAYS],
     places: [u32; WAYS],
     /// Slot that is overwritten next.
-    hand: u8,
+    hand: u16,
 }
 
 impl Set {
@@ -51,7 +52,7 @@ struct Table {
 
 impl Table {
     fn split(&self, hash: u64) -> (usize, u16) {
-        (hash as usize & (self.sets.len() - 1), (hash >> self.window & 0xffff) as u16)
+        (low_size(hash) & (self.sets.len() - 1), low16(hash >> self.window))
     }
 
     fn find(&self, hash: u64) -> Option<u32> {
@@ -79,7 +80,7 @@ impl Table {
             return self.insert(hash, place, self.sets.len());
         }
         let way = usize::from(set.hand) % WAYS;
-        set.hand = set.hand.wrapping_add(1) % WAYS as u8;
+        set.hand = set.hand.wrapping_add(1);
         set.put(way, tag, place);
     }
 
@@ -130,7 +131,7 @@ impl Dedup {
     pub(crate) fn insert(&self, hash: u64, place: Place, pages: usize) {
         let number = Self::table(hash);
         let even = pages * 2 / (5 * WAYS);
-        let wanted = (even + even * number / TABLES as usize) / TABLES as usize;
+        let wanted = (even + even * number / TABLES) / TABLES;
         crate::lock(&self.tables[number]).insert(hash, place.0, wanted);
     }
 
@@ -145,7 +146,7 @@ impl Dedup {
     }
 
     fn table(hash: u64) -> usize {
-        (hash >> 58) as usize
+        low_size(hash >> 58)
     }
 }
 

@@ -21,6 +21,7 @@
 //! state is `Writing` is the very one that writeback marked, because every other way to make an entry gives
 //! another state; so writeback may compare entries to see that nothing came in between.
 
+use crate::bits::{low_size, low16, low32};
 use crate::page::PAGE_SIZE;
 use crate::tier::Slot;
 use crate::zpool::Handle;
@@ -107,7 +108,7 @@ impl Entry {
 
     /// Bytes stored.
     pub(crate) fn len(self) -> usize {
-        usize::from((self.word() >> LENGTH_SHIFT) as u16 & 0xfff) + 1
+        usize::from(low16(self.word() >> LENGTH_SHIFT) & 0xfff) + 1
     }
 
     /// The page was stored as it is, not compressed.
@@ -117,12 +118,12 @@ impl Entry {
 
     /// Number of the codec that made the bytes; without meaning if the page is raw.
     pub(crate) fn codec(self) -> usize {
-        usize::from((self.word() >> CODEC_SHIFT) as u8) % MAX_CODECS
+        low_size(self.word() >> CODEC_SHIFT) % MAX_CODECS
     }
 
     /// Number of the zpool that holds the bytes.
     pub(crate) fn zpool(self) -> usize {
-        usize::from((self.word() >> ZPOOL_SHIFT) as u8) % MAX_ZPOOLS
+        low_size(self.word() >> ZPOOL_SHIFT) % MAX_ZPOOLS
     }
 
     /// Checksum of the stored bytes.
@@ -188,7 +189,7 @@ impl std::fmt::Debug for Entry {
 
 /// High and low half.
 fn split(word: u64) -> (u32, u32) {
-    ((word >> 32) as u32, (word & u64::from(u32::MAX)) as u32)
+    (low32(word >> 32), low32(word))
 }
 
 /// The checksum of stored bytes: XXH3, cut to 32 bits.

@@ -8,6 +8,7 @@
 //! Invariants: every leaf that is not free holds at least one entry (except between `reserve` and `put`) and
 //! is found in the table; `counts` is the sum over the entries.
 
+use crate::bits::{low_size, low32};
 use crate::entry::Entry;
 use crate::leaf::{LEAF_PAGES, Leaf};
 use crate::lru::{Lru, NONE};
@@ -38,12 +39,12 @@ pub(crate) struct Spot {
 impl Spot {
     pub(crate) fn new(key: Key) -> Self {
         let chunk = key.index / LEAF_PAGES;
-        let bit = (key.index % LEAF_PAGES) as u32;
+        let bit = low32(key.index % LEAF_PAGES);
         Self { key, bit, chunk, hash: hash(key.pool, key.object, chunk) }
     }
 
     pub(crate) fn shard(&self) -> usize {
-        (self.hash >> (64 - SHARD_BITS)) as usize
+        low_size(self.hash >> (64 - SHARD_BITS))
     }
 
     fn names(&self, leaf: &Leaf) -> bool {
@@ -58,7 +59,7 @@ pub(crate) struct Place(pub(crate) u32);
 impl Place {
     /// None if the leaf number is too large (a shard of more than a million leaves).
     pub(crate) fn new(shard: usize, leaf: u32, bit: u32) -> Option<Self> {
-        (leaf >> LEAF_BITS == 0).then_some(Self((shard as u32) << (LEAF_BITS + 6) | leaf << 6 | bit))
+        (leaf >> LEAF_BITS == 0).then_some(Self(low32(shard as u64) << (LEAF_BITS + 6) | leaf << 6 | bit))
     }
 
     pub(crate) fn shard(self) -> usize {
@@ -142,7 +143,7 @@ impl Shard {
     /// The number of the leaf that holds the spot, if there is one.
     pub(crate) fn find(&self, spot: &Spot) -> Option<u32> {
         let mask = self.table.len().checked_sub(1)?;
-        let mut at = spot.hash as usize & mask;
+        let mut at = low_size(spot.hash) & mask;
         loop {
             match self.table[at] {
                 NONE => return None,
@@ -318,7 +319,7 @@ impl Shard {
                 u32::try_from(self.leaves.len() - 1).expect("leaf numbers have 32 bits")
             }
             id => {
-                self.free = (self.leaves[id as usize].chunk & u64::from(NONE)) as u32;
+                self.free = low32(self.leaves[id as usize].chunk);
                 self.leaves[id as usize] = leaf;
                 id
             }
@@ -388,7 +389,7 @@ impl Shard {
 
     fn home(&self, id: u32) -> usize {
         let leaf = &self.leaves[id as usize];
-        hash(leaf.pool, leaf.object, leaf.chunk) as usize
+        low_size(hash(leaf.pool, leaf.object, leaf.chunk))
     }
 }
 
@@ -396,7 +397,8 @@ impl Shard {
 fn hash(pool: PoolId, object: u64, chunk: u64) -> u64 {
     let fold = |a: u64, b: u64| {
         let product = u128::from(a) * u128::from(b);
-        (product >> 64) as u64 ^ (product & u128::from(u64::MAX)) as u64
+        let [low, high] = [product & u128::from(u64::MAX), product >> 64];
+        u64::try_from(low ^ high).expect("both halves have 64 bits")
     };
     let object = object ^ u64::from(pool.to_bits()).rotate_left(40) ^ 0xa076_1d64_78bd_642f;
     fold(fold(object, 0xe703_7ed1_a0b4_28db) ^ chunk, 0x8ebc_6af0_9c88_c6e3)

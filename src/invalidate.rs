@@ -5,7 +5,7 @@
 
 use crate::entry::Entry;
 use crate::index::{SHARDS, Shard, Spot};
-use crate::leaf::{LEAF_PAGES, Leaf};
+use crate::leaf::{LEAF_PAGES, Leaf, MAX_ROOM};
 use crate::pools::{Key, PoolId};
 use crate::store::Store;
 use std::ops::Range;
@@ -15,14 +15,14 @@ const LONG_RANGE: u64 = 1024;
 
 /// Up to a leaf of entries on their way out, with their bits.
 struct Taken {
-    entries: [(u32, Entry); LEAF_PAGES as usize],
+    entries: [(u32, Entry); MAX_ROOM],
     len: usize,
 }
 
 impl Taken {
     /// Takes the entries of `mask` out of the leaf, highest first, which moves no others.
     fn from(shard: &mut Shard, leaf: u32, mask: u64) -> Self {
-        let mut taken = Self { entries: [(0, Entry::same(0)); LEAF_PAGES as usize], len: 0 };
+        let mut taken = Self { entries: [(0, Entry::same(0)); MAX_ROOM], len: 0 };
         let mut rest = mask & shard.leaf(leaf).occupied();
         while rest != 0 {
             let bit = rest.ilog2();
@@ -164,13 +164,13 @@ fn mask(chunk: u64, range: &Range<u64>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::leaf::bits;
+    use crate::bits::ones;
 
     #[test]
     fn a_mask_has_the_bits_of_the_range() {
         for (range, chunk) in [(0..64, 0), (1..2, 0), (60..70, 0), (60..70, 1), (0..256, 2), (64..64, 1)] {
             let expected: Vec<u64> = (chunk * 64..chunk * 64 + 64).filter(|i| range.contains(i)).collect();
-            let found: Vec<u64> = bits(mask(chunk, &range)).map(|bit| chunk * 64 + u64::from(bit)).collect();
+            let found: Vec<u64> = ones(mask(chunk, &range)).map(|bit| chunk * 64 + u64::from(bit)).collect();
             assert_eq!(found, expected);
         }
     }

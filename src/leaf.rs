@@ -8,6 +8,7 @@
 //! Invariants: `entries.len()` is the number of bits in `occupied`; `evictable` is within `occupied`, and has
 //! exactly the bits of the entries that the LRU has to look at.
 
+use crate::bits::ones;
 use crate::entry::Entry;
 use crate::lru::Links;
 use crate::pools::{Key, PoolId};
@@ -16,6 +17,8 @@ use std::collections::TryReserveError;
 /// Pages of a leaf.
 pub(crate) const LEAF_PAGES: u64 = 64;
 
+/// Entries that a full leaf has.
+pub(crate) const MAX_ROOM: usize = 64;
 /// Fewest entries that a leaf has room for.
 const MIN_ROOM: usize = 4;
 
@@ -71,7 +74,7 @@ impl Leaf {
         if self.occupied >> bit & 1 != 0 || len < self.entries.capacity() {
             return Ok(());
         }
-        let room = (len + len / 2).clamp(MIN_ROOM, LEAF_PAGES as usize);
+        let room = (len + len / 2).clamp(MIN_ROOM, MAX_ROOM);
         self.entries.try_reserve_exact(room - len)
     }
 
@@ -120,7 +123,7 @@ impl Leaf {
 
     /// The entries with their bits.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, Entry)> {
-        bits(self.occupied).zip(self.entries.iter().copied())
+        ones(self.occupied).zip(self.entries.iter().copied())
     }
 
     /// Panics if an invariant does not hold.
@@ -137,15 +140,6 @@ impl Leaf {
     fn position(&self, bit: u32) -> usize {
         (self.occupied & ((1 << bit) - 1)).count_ones() as usize
     }
-}
-
-/// The numbers of the bits that are set.
-pub(crate) fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        let bit = mask.trailing_zeros();
-        mask &= mask.wrapping_sub(1);
-        (bit < 64).then_some(bit)
-    })
 }
 
 #[cfg(test)]

@@ -16,13 +16,16 @@ pub mod page;
 pub mod tier;
 pub mod zpool;
 
+mod bits;
 mod config;
 mod dedup;
 mod entry;
 mod generations;
 mod index;
 mod invalidate;
+mod knobs;
 mod leaf;
+mod load;
 mod lru;
 mod pools;
 mod shared;
@@ -31,10 +34,11 @@ mod store;
 mod writeback;
 
 pub use config::{Config, ConfigError, PoorPages};
+pub use load::{Corrupt, LoadError};
 pub use page::{PAGE_SIZE, Page};
 pub use pools::{Key, PoolId, PoolKind};
 pub use stats::Stats;
-pub use store::{Corrupt, LoadError, Scratch, Store, StoreError};
+pub use store::{Scratch, Store, StoreError};
 pub use writeback::{Shrunk, Stop};
 
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};

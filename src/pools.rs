@@ -3,8 +3,8 @@
 //! A pool is what zcache and tmem call by that name: a set of keys with one owner. What must be known of a pool
 //! at every store (persistent? limited?) is part of its id, so that nothing has to be looked up.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
 
 /// Names one page: what zswap calls type and offset, zram a sector, zcache mount, inode and index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,6 +33,7 @@ pub struct PoolId(u32);
 const EPHEMERAL: u32 = 1 << 31;
 const LIMITED: u32 = 1 << 30;
 const CHUNK: usize = 64;
+const MAX_POOLS: u32 = 64 * 64;
 
 impl PoolId {
     /// What the store may do with the pages of the pool.
@@ -68,8 +69,7 @@ struct Pool {
 pub(crate) struct Pools {
     chunks: [OnceLock<Box<[Pool; CHUNK]>>; CHUNK],
     ephemeral: AtomicU32,
-    creating: std::sync::Mutex<()>,
-    any_limited: AtomicBool,
+    creating: Mutex<()>,
 }
 
 impl Pools {
@@ -77,8 +77,7 @@ impl Pools {
         Self {
             chunks: [const { OnceLock::new() }; CHUNK],
             ephemeral: AtomicU32::new(0),
-            creating: std::sync::Mutex::new(()),
-            any_limited: AtomicBool::new(false),
+            creating: Mutex::new(()),
         }
     }
 
@@ -86,7 +85,7 @@ impl Pools {
     pub(crate) fn create(&self, kind: PoolKind, memlimit: Option<u64>) -> PoolId {
         let _one_at_a_time = crate::lock(&self.creating);
         let free = |&number: &u32| self.pool(number as usize).id.load(Relaxed) == 0;
-        let number = (0..(CHUNK * CHUNK) as u32).find(free).expect("a store has at most 4096 pools");
+        let number = (0..MAX_POOLS).find(free).expect("a store has at most 4096 pools");
         let ephemeral = if kind == PoolKind::Ephemeral { EPHEMERAL } else { 0 };
         let limited = if memlimit.is_some() { LIMITED } else { 0 };
         let id = PoolId(number | ephemeral | limited);
@@ -95,7 +94,6 @@ impl Pools {
         pool.bytes.store(0, Relaxed);
         pool.id.store(u64::from(id.0) + 1, Relaxed);
         self.ephemeral.fetch_add(u32::from(ephemeral != 0), Relaxed);
-        self.any_limited.fetch_or(memlimit.is_some(), Relaxed);
         id
     }
 

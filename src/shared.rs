@@ -6,6 +6,7 @@
 //! A reader keeps the stripe locked while it reads the object, so writeback, which takes the lock to put a
 //! tier slot in place of the object, can free the object afterwards.
 
+use crate::bits::low_size;
 use crate::entry::{Entry, State};
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -206,6 +207,6 @@ impl Shared {
 
     fn split(id: u64) -> (usize, usize) {
         let at = usize::try_from(id >> STRIPE_BITS).expect("a shared object's number is an address");
-        (id as usize % STRIPES, at)
+        (low_size(id) % STRIPES, at)
     }
 }

@@ -14,11 +14,11 @@ use crate::dedup::{Dedup, content_hash};
 use crate::entry::{Entry, MAX_CODECS, MAX_ZPOOLS, State, checksum};
 use crate::generations::Generations;
 use crate::index::{Index, Place, SHARDS, Spot};
-use crate::page::{PAGE_SIZE, Page, fill, same_filled};
+use crate::page::{PAGE_SIZE, Page, same_filled};
 use crate::pools::{Key, PoolId, PoolKind, Pools};
 use crate::shared::Shared;
 use crate::stats::{Counters, Counts, Stats};
-use crate::tier::{self, Tier};
+use crate::tier::Tier;
 use crate::writeback::Batch;
 use crate::zpool::{self, ArenaOptions, Handle, MallocError, Zpool};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -40,7 +40,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 #[derive(Debug)]
 pub struct Store {
     pub(crate) knobs: Knobs,
-    codecs: Generations<dyn Codec, MAX_CODECS>,
+    pub(crate) codecs: Generations<dyn Codec, MAX_CODECS>,
     pub(crate) zpools: Generations<dyn Zpool, MAX_ZPOOLS>,
     /// The number of the zpool that takes whole pages when the current one does not.
     whole_pages: OnceLock<usize>,
@@ -48,7 +48,7 @@ pub struct Store {
     pub(crate) pools: Pools,
     pub(crate) index: Index,
     pub(crate) shared: Shared,
-    dedup: Dedup,
+    pub(crate) dedup: Dedup,
     pub(crate) counters: Counters,
     /// The pool was at its limit and has not been under the accept threshold since.
     pub(crate) was_full: AtomicBool,
@@ -57,9 +57,9 @@ pub struct Store {
 
 /// One thread's working memory.
 pub struct Scratch {
-    codecs: Scratches,
+    pub(crate) codecs: Scratches,
     /// A page while it is compressed, or comes from the tier.
-    packed: Box<Page>,
+    pub(crate) packed: Box<Page>,
     /// The contents of what may be a duplicate.
     other: Box<Page>,
     batch: Batch,
@@ -79,10 +79,10 @@ impl Scratch {
 
 /// The working memory of each codec, by its number; made when it is first wanted.
 #[derive(Default)]
-struct Scratches(Vec<Option<codec::Scratch>>);
+pub(crate) struct Scratches(Vec<Option<codec::Scratch>>);
 
 impl Scratches {
-    fn of(&mut self, number: usize, codec: &dyn Codec) -> &mut codec::Scratch {
+    pub(crate) fn of(&mut self, number: usize, codec: &dyn Codec) -> &mut codec::Scratch {
         if self.0.len() <= number {
             self.0.resize_with(number + 1, || None);
         }
@@ -114,31 +114,6 @@ pub enum StoreError {
     /// there is no memory for the entry
     #[error("there is no memory for the entry")]
     NoMeta,
-}
-
-/// Why a page was not loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// the store does not hold the page
-    #[error("the store does not hold the page")]
-    Miss,
-    /// the page is damaged
-    #[error("the page is damaged: {0}")]
-    Corrupt(Corrupt),
-    /// the tier did not give the page
-    #[error("the tier did not give the page: {0}")]
-    Tier(tier::ReadError),
-}
-
-/// How a stored page was found to be damaged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Corrupt {
-    /// the stored bytes are not what was stored
-    #[error("the stored bytes are not what was stored")]
-    Checksum,
-    /// the stored bytes do not decompress
-    #[error("the stored bytes do not decompress")]
-    Decompress,
 }
 
 /// What was found to have the contents of a page that is to be stored.
@@ -389,119 +364,6 @@ impl Store {
         Ok((Place::new(spot.shard(), leaf, spot.bit), pages))
     }
 
-    /// Loads the page stored under `key` into `page`. It stays stored, and is the most recently used.
-    ///
-    /// # Errors
-    /// [`LoadError`]; then the contents of `page` are undefined.
-    pub fn load(&self, key: Key, page: &mut Page, scratch: &mut Scratch) -> Result<(), LoadError> {
-        let spot = Spot::new(key);
-        let Scratch { codecs, packed, .. } = scratch;
-        loop {
-            let mut shard = self.index.lock(spot.shard());
-            let Some((leaf, entry)) = shard.get(&spot) else {
-                shard.counts.misses += 1;
-                return Err(LoadError::Miss);
-            };
-            shard.touch(leaf, spot.bit);
-            let in_tier = match entry.state() {
-                State::Shared => {
-                    self.shared.read(entry.shared_id(), |object| self.load_here(object, page, codecs))
-                }
-                _ => self.load_here(entry, page, codecs),
-            };
-            let Some(object) = in_tier.map_err(|why| self.corrupt(why))? else {
-                shard.counts.loads += 1;
-                return Ok(());
-            };
-            drop(shard);
-            let result = self.load_from_tier(object, page, packed, codecs);
-            if self.still_there(&spot, entry, object, result.is_ok()) {
-                return result;
-            }
-        }
-    }
-
-    /// Loads an entry or shared object from memory; gives it back if it is in the tier.
-    fn load_here(
-        &self,
-        object: Entry,
-        page: &mut Page,
-        codecs: &mut Scratches,
-    ) -> Result<Option<Entry>, Corrupt> {
-        match object.state() {
-            State::Same => fill(page, object.filling()),
-            State::Tier => return Ok(Some(object)),
-            _ => self.unpack(object, page, codecs)?,
-        }
-        Ok(None)
-    }
-
-    fn load_from_tier(
-        &self,
-        object: Entry,
-        page: &mut Page,
-        packed: &mut Page,
-        codecs: &mut Scratches,
-    ) -> Result<(), LoadError> {
-        let tier = self.tier.as_ref().expect("an entry in the tier was written to it");
-        let len = tier.read(object.slot(), packed).map_err(|error| {
-            self.counters.tier_fail.add(1);
-            LoadError::Tier(error)
-        })?;
-        let bytes = packed.get(..len).filter(|bytes| bytes.len() == object.len());
-        let decoded =
-            bytes.ok_or(Corrupt::Checksum).and_then(|bytes| self.decode(object, bytes, page, codecs));
-        decoded.map_err(|why| self.corrupt(why))
-    }
-
-    /// Whether the object that was read from the tier without a lock is still what the key stands for. If not,
-    /// its slot may have been used for something else meanwhile.
-    fn still_there(&self, spot: &Spot, entry: Entry, object: Entry, loaded: bool) -> bool {
-        let mut shard = self.index.lock(spot.shard());
-        let same = shard.get(spot).is_some_and(|(_, now)| {
-            now == entry && (entry == object || self.shared.read(entry.shared_id(), |now| now == object))
-        });
-        shard.counts.loads += u64::from(same && loaded);
-        shard.counts.tier_loads += u64::from(same && loaded);
-        same
-    }
-
-    /// Reads an object out of its zpool. The lock that keeps it from being freed is held.
-    fn unpack(&self, object: Entry, page: &mut Page, codecs: &mut Scratches) -> Result<(), Corrupt> {
-        let mut result = Err(Corrupt::Checksum);
-        let zpool = self.zpools.get(object.zpool());
-        zpool.read(object.handle(), object.len(), &mut |bytes| {
-            result = self.decode(object, bytes, page, codecs)
-        });
-        result
-    }
-
-    fn decode(
-        &self,
-        object: Entry,
-        bytes: &[u8],
-        page: &mut Page,
-        codecs: &mut Scratches,
-    ) -> Result<(), Corrupt> {
-        if checksum(bytes) != object.sum() {
-            return Err(Corrupt::Checksum);
-        }
-        if object.is_raw() {
-            page.copy_from_slice(bytes);
-            return Ok(());
-        }
-        let codec = self.codecs.get(object.codec());
-        codec.decompress(codecs.of(object.codec(), codec), bytes, page).map_err(|_| Corrupt::Decompress)
-    }
-
-    fn corrupt(&self, why: Corrupt) -> LoadError {
-        match why {
-            Corrupt::Checksum => self.counters.checksum_fail.add(1),
-            Corrupt::Decompress => self.counters.decompress_fail.add(1),
-        }
-        LoadError::Corrupt(why)
-    }
-
     /// Whether the store holds a page under `key`, in memory or in the tier.
     #[must_use]
     pub fn contains(&self, key: Key) -> bool {
@@ -541,61 +403,6 @@ impl Store {
         let pages = self.zpools.iter().map(Zpool::compact).sum();
         self.counters.pages_compacted.add(pages as u64);
         pages
-    }
-
-    /// Chooses the compressor for new pages. Pages stored before stay readable.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if there is no such compressor, or the store has used too many.
-    pub fn set_compressor(&self, name: &str) -> Result<(), ConfigError> {
-        let codec = named_codec(name)?;
-        let number =
-            self.codecs.add(codec, |codec| (codec.name(), codec.level())).ok_or(ConfigError::TooMany)?;
-        self.codecs.select(number);
-        Ok(())
-    }
-
-    /// Chooses the zpool for new pages. Pages stored before stay where they are.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if there is no such zpool.
-    pub fn set_zpool(&self, name: &str) -> Result<(), ConfigError> {
-        let number = self.zpools.add(named_zpool(name)?, |zpool| zpool.name()).ok_or(ConfigError::TooMany)?;
-        self.zpools.select(number);
-        Ok(())
-    }
-
-    /// Sets the most that the zpools may hold. Pages above it leave at the next [`Store::shrink`].
-    pub fn set_max_pool_bytes(&self, bytes: u64) {
-        self.knobs.max_pool_bytes.store(bytes, Relaxed);
-    }
-
-    /// Sets the percentage of the limit under which a pool that was full takes pages without shrinking.
-    pub fn set_accept_threshold(&self, percent: u8) {
-        self.knobs.accept_threshold_percent.store(percent, Relaxed);
-    }
-
-    /// Sets the percentage of a page above which a compressed page is poor.
-    pub fn set_max_compression_ratio(&self, percent: u8) {
-        self.knobs.max_compression_ratio.store(percent, Relaxed);
-    }
-
-    /// Whether new pages of one repeated word are kept as that word.
-    pub fn set_same_filled(&self, enabled: bool) {
-        self.knobs.same_filled.store(enabled, Relaxed);
-    }
-
-    /// Whether duplicates of stored pages are looked for. What is shared stays shared.
-    pub fn set_duplicates(&self, enabled: bool) {
-        self.knobs.duplicates.store(enabled, Relaxed);
-        if !enabled {
-            self.dedup.clear();
-        }
-    }
-
-    /// Whether new pages are stored at all.
-    pub fn set_enabled(&self, enabled: bool) {
-        self.knobs.enabled.store(enabled, Relaxed);
     }
 
     /// Checks every invariant that can be checked, at the price of a look at every entry. No other thread may
@@ -653,12 +460,12 @@ impl Store {
     }
 }
 
-fn named_codec(name: &str) -> Result<Arc<dyn Codec>, ConfigError> {
+pub(crate) fn named_codec(name: &str) -> Result<Arc<dyn Codec>, ConfigError> {
     let made = codec::by_name(name).map(Arc::from);
     made.map_err(|error| ConfigError::Compressor { name: name.to_owned(), why: error.to_string() })
 }
 
-fn named_zpool(name: &str) -> Result<Arc<dyn Zpool>, ConfigError> {
+pub(crate) fn named_zpool(name: &str) -> Result<Arc<dyn Zpool>, ConfigError> {
     let made = zpool::by_name(name, &ArenaOptions::default()).map(Arc::from);
     made.map_err(|error| ConfigError::Zpool { name: name.to_owned(), why: error.to_string() })
 }

@@ -24,7 +24,7 @@ const BATCH_PAGES: usize = 256;
 /// Bytes written at once, more or less.
 const BATCH_BYTES: usize = 512 << 10;
 /// What shrinking leaves free in any case: the largest unit in which a zpool grows.
-const ROOM: u64 = 8 * PAGE_SIZE as u64;
+const ROOM: u64 = 16 * PAGE_SIZE as u64;
 /// Freed bytes that the zpools may keep in holes before they are asked to compact.
 const HOLES: u64 = 64 << 10;
 

@@ -100,10 +100,13 @@ impl Fault {
     }
 }
 
+/// Records by slot, and the free slots.
+type Records = (Vec<Option<Vec<u8>>>, Vec<usize>);
+
 /// A tier in memory. It uses freed slots again at once, and forgets what was discarded.
 #[derive(Debug, Default)]
 pub struct MemoryTier {
-    records: Mutex<(Vec<Option<Vec<u8>>>, Vec<usize>)>,
+    records: Mutex<Records>,
     /// Records that fit in; 0: any number.
     pub capacity: AtomicU64,
     pub write_error: Fault,

@@ -2,6 +2,7 @@
 
 use crate::doubles::{Bench, FaultyCodec, FaultyZpool, MemoryTier, page, small_page};
 use ramfold::tier::Tier;
+use ramfold::tier::file::{FileTier, LocalExtents};
 use ramfold::{Config, Corrupt, LoadError, PAGE_SIZE, PoolKind, Stop, Store, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -40,7 +41,9 @@ fn a_tier_that_fails_says_why() {
     let tier = Arc::new(MemoryTier::default());
     let mut bench = Bench::new(&Config { shrink_inline: false, ..small() }, Some(tier.clone()));
     let pool = bench.store.create_pool(PoolKind::Persistent, None);
-    (0..2000).for_each(|number| drop(bench.put(pool, number, &small_page(number))));
+    (0..2000).for_each(|number| {
+        let _ = bench.put(pool, number, &small_page(number));
+    });
     assert!(bench.store.needs_shrink());
     tier.write_error.one_in.store(1, Relaxed);
     let shrunk = bench.shrink();
@@ -100,7 +103,9 @@ fn a_batch_that_the_tier_refuses_stays_where_it_is() {
     let mut bench =
         Bench::over(Store::from_parts(&config, codec, zpool.clone(), Some(tier.clone() as Arc<dyn Tier>)));
     let pool = bench.store.create_pool(PoolKind::Persistent, None);
-    (0..300).for_each(|number| drop(bench.put(pool, number, &small_page(number / 2))));
+    (0..300).for_each(|number| {
+        let _ = bench.put(pool, number, &small_page(number / 2));
+    });
     let (live, held) = (zpool.live(), bench.stat("stored_pages"));
     bench.store.set_max_pool_bytes(0);
     for _ in 0..3 {
@@ -111,4 +116,19 @@ fn a_batch_that_the_tier_refuses_stays_where_it_is() {
     }
     assert_eq!(bench.shrink().stop, Stop::Done);
     assert_eq!((zpool.live(), tier.len()), (0, live));
+}
+
+#[test]
+fn the_file_tier_brings_back_what_was_written() {
+    let file = tempfile::tempfile().unwrap();
+    let extents = Box::new(LocalExtents::new(64 << 20));
+    let tier = Arc::new(FileTier::new(file, extents, [7; 32], 0));
+    let mut bench = Bench::new(&small(), Some(tier.clone()));
+    let pool = bench.store.create_pool(PoolKind::Persistent, None);
+    for round in 0..3 {
+        (0..3000).for_each(|number| bench.put(pool, number, &page(number * 3 + round)).unwrap());
+        (0..3000).for_each(|number| assert_eq!(bench.get(pool, number).unwrap(), page(number * 3 + round)));
+    }
+    assert!(bench.stat("tier_loads") > 3000 && tier.used_bytes() > 0);
+    bench.store.check();
 }

@@ -105,7 +105,7 @@ fn a_full_pool_is_shrunk_until_it_accepts_and_the_oldest_go_first() {
     assert_eq!((bench.stat("reject_reclaim_fail"), bench.stat("pool_limit_hit")), (1, 1));
     assert!(bench.store.needs_shrink());
     // The oldest ten are used again.
-    (0..10).for_each(|index| drop(bench.get(pool, index).unwrap()));
+    (0..10).for_each(|index| assert_eq!(bench.get(pool, index).unwrap(), small_page(index)));
     let Shrunk { written_back, stop, freed_bytes, .. } = bench.shrink();
     assert_eq!(stop, Stop::Done);
     assert!(written_back > 50 && freed_bytes >= 20 * PAGE, "{written_back} pages, {freed_bytes} bytes");

@@ -1,0 +1,62 @@
+//! Knobs: settings that change while the store runs.
+
+use crate::config::ConfigError;
+use crate::store::{Store, named_codec, named_zpool};
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Store {
+    /// Chooses the compressor for new pages. Pages stored before stay readable.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if there is no such compressor, or the store has used too many.
+    pub fn set_compressor(&self, name: &str) -> Result<(), ConfigError> {
+        let codec = named_codec(name)?;
+        let number =
+            self.codecs.add(codec, |codec| (codec.name(), codec.level())).ok_or(ConfigError::TooMany)?;
+        self.codecs.select(number);
+        Ok(())
+    }
+
+    /// Chooses the zpool for new pages. Pages stored before stay where they are.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if there is no such zpool.
+    pub fn set_zpool(&self, name: &str) -> Result<(), ConfigError> {
+        let number = self.zpools.add(named_zpool(name)?, |zpool| zpool.name()).ok_or(ConfigError::TooMany)?;
+        self.zpools.select(number);
+        Ok(())
+    }
+
+    /// Sets the most that the zpools may hold. Pages above it leave at the next [`Store::shrink`].
+    pub fn set_max_pool_bytes(&self, bytes: u64) {
+        self.knobs.max_pool_bytes.store(bytes, Relaxed);
+    }
+
+    /// Sets the percentage of the limit under which a pool that was full takes pages without shrinking.
+    pub fn set_accept_threshold(&self, percent: u8) {
+        self.knobs.accept_threshold_percent.store(percent, Relaxed);
+    }
+
+    /// Sets the percentage of a page above which a compressed page is poor.
+    pub fn set_max_compression_ratio(&self, percent: u8) {
+        self.knobs.max_compression_ratio.store(percent, Relaxed);
+    }
+
+    /// Whether new pages of one repeated word are kept as that word.
+    pub fn set_same_filled(&self, enabled: bool) {
+        self.knobs.same_filled.store(enabled, Relaxed);
+    }
+
+    /// Whether duplicates of stored pages are looked for. What is shared stays shared.
+    pub fn set_duplicates(&self, enabled: bool) {
+        self.knobs.duplicates.store(enabled, Relaxed);
+        if !enabled {
+            self.dedup.clear();
+        }
+    }
+
+    /// Whether new pages are stored at all.
+    pub fn set_enabled(&self, enabled: bool) {
+        self.knobs.enabled.store(enabled, Relaxed);
+    }
+}

@@ -1,0 +1,157 @@
+//! Loading: from an entry back to the page.
+//!
+//! An object in a zpool is verified and decompressed straight out of the pool, under the lock of the shard whose
+//! entry names it: no copy, and nothing can free it meanwhile. The tier is read without a lock; after that the
+//! entry is looked at again, and if it is another one, what was read may be anything and the load starts anew.
+
+use crate::entry::{Entry, State, checksum};
+use crate::index::Spot;
+use crate::page::{Page, fill};
+use crate::pools::Key;
+use crate::store::{Scratch, Scratches, Store};
+use crate::tier;
+
+/// Why a page was not loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// the store does not hold the page
+    #[error("the store does not hold the page")]
+    Miss,
+    /// the page is damaged
+    #[error("the page is damaged: {0}")]
+    Corrupt(Corrupt),
+    /// the tier did not give the page
+    #[error("the tier did not give the page: {0}")]
+    Tier(tier::ReadError),
+}
+
+/// How a stored page was found to be damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Corrupt {
+    /// the stored bytes are not what was stored
+    #[error("the stored bytes are not what was stored")]
+    Checksum,
+    /// the stored bytes do not decompress
+    #[error("the stored bytes do not decompress")]
+    Decompress,
+}
+
+impl Store {
+    /// Loads the page stored under `key` into `page`. It stays stored, and is the most recently used.
+    ///
+    /// # Errors
+    /// [`LoadError`]; then the contents of `page` are undefined.
+    pub fn load(&self, key: Key, page: &mut Page, scratch: &mut Scratch) -> Result<(), LoadError> {
+        let spot = Spot::new(key);
+        let Scratch { codecs, packed, .. } = scratch;
+        loop {
+            let mut shard = self.index.lock(spot.shard());
+            let Some((leaf, entry)) = shard.get(&spot) else {
+                shard.counts.misses += 1;
+                return Err(LoadError::Miss);
+            };
+            shard.touch(leaf, spot.bit);
+            let in_tier = match entry.state() {
+                State::Shared => {
+                    self.shared.read(entry.shared_id(), |object| self.load_here(object, page, codecs))
+                }
+                _ => self.load_here(entry, page, codecs),
+            };
+            let Some(object) = in_tier.map_err(|why| self.corrupt(why))? else {
+                shard.counts.loads += 1;
+                return Ok(());
+            };
+            drop(shard);
+            let result = self.load_from_tier(object, page, packed, codecs);
+            if self.still_there(&spot, entry, object, result.is_ok()) {
+                return result;
+            }
+        }
+    }
+
+    /// Loads an entry or shared object from memory; gives it back if it is in the tier.
+    fn load_here(
+        &self,
+        object: Entry,
+        page: &mut Page,
+        codecs: &mut Scratches,
+    ) -> Result<Option<Entry>, Corrupt> {
+        match object.state() {
+            State::Same => fill(page, object.filling()),
+            State::Tier => return Ok(Some(object)),
+            _ => self.unpack(object, page, codecs)?,
+        }
+        Ok(None)
+    }
+
+    fn load_from_tier(
+        &self,
+        object: Entry,
+        page: &mut Page,
+        packed: &mut Page,
+        codecs: &mut Scratches,
+    ) -> Result<(), LoadError> {
+        let tier = self.tier.as_ref().expect("an entry in the tier was written to it");
+        let len = tier.read(object.slot(), packed).map_err(|error| {
+            self.counters.tier_fail.add(1);
+            LoadError::Tier(error)
+        })?;
+        let bytes = packed.get(..len).filter(|bytes| bytes.len() == object.len());
+        let decoded =
+            bytes.ok_or(Corrupt::Checksum).and_then(|bytes| self.decode(object, bytes, page, codecs));
+        decoded.map_err(|why| self.corrupt(why))
+    }
+
+    /// Whether the object that was read from the tier without a lock is still what the key stands for. If not,
+    /// its slot may have been used for something else meanwhile.
+    fn still_there(&self, spot: &Spot, entry: Entry, object: Entry, loaded: bool) -> bool {
+        let mut shard = self.index.lock(spot.shard());
+        let same = shard.get(spot).is_some_and(|(_, now)| {
+            now == entry && (entry == object || self.shared.read(entry.shared_id(), |now| now == object))
+        });
+        shard.counts.loads += u64::from(same && loaded);
+        shard.counts.tier_loads += u64::from(same && loaded);
+        same
+    }
+
+    /// Reads an object out of its zpool. The lock that keeps it from being freed is held.
+    pub(crate) fn unpack(
+        &self,
+        object: Entry,
+        page: &mut Page,
+        codecs: &mut Scratches,
+    ) -> Result<(), Corrupt> {
+        let mut result = Err(Corrupt::Checksum);
+        let zpool = self.zpools.get(object.zpool());
+        zpool.read(object.handle(), object.len(), &mut |bytes| {
+            result = self.decode(object, bytes, page, codecs);
+        });
+        result
+    }
+
+    fn decode(
+        &self,
+        object: Entry,
+        bytes: &[u8],
+        page: &mut Page,
+        codecs: &mut Scratches,
+    ) -> Result<(), Corrupt> {
+        if checksum(bytes) != object.sum() {
+            return Err(Corrupt::Checksum);
+        }
+        if object.is_raw() {
+            page.copy_from_slice(bytes);
+            return Ok(());
+        }
+        let codec = self.codecs.get(object.codec());
+        codec.decompress(codecs.of(object.codec(), codec), bytes, page).map_err(|_| Corrupt::Decompress)
+    }
+
+    fn corrupt(&self, why: Corrupt) -> LoadError {
+        match why {
+            Corrupt::Checksum => self.counters.checksum_fail.add(1),
+            Corrupt::Decompress => self.counters.decompress_fail.add(1),
+        }
+        LoadError::Corrupt(why)
+    }
+}
