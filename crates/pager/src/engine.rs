@@ -12,7 +12,7 @@ use crate::books::Books;
 use crate::gate::Gate;
 use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, Group, Pages, State};
 use crate::pager::Reservation;
-use crate::segment::{Counter, SlotId};
+use crate::segment::{Counter, Gauge, SlotId};
 use crate::space::Space;
 use crate::sys::{self, PAGE};
 use crate::uffd::Uffd;
@@ -234,10 +234,17 @@ impl Engine {
 
     /// Ends the program as the system would when it is out of memory.
     pub(crate) fn out_of_memory(&self) -> ! {
-        let limit = self.usage.segment().limit() >> 20;
+        let segment = self.usage.segment();
+        let mib = |gauge| segment.gauge_sum(gauge) >> 20;
         self.die(&format!(
-            "out of memory: the limit of {limit} MiB, the compressed pool and the swap file are full \
-             (give a larger -m or --swap-size)"
+            "out of memory: the limit of {} MiB and the swap file ({} of {} MiB) are full: {} MiB resident, {} MiB \
+             compressed, {} MiB not managed (give a larger -m, --max-pool-percent or --swap-size)",
+            segment.limit() >> 20,
+            segment.swap_used() >> 20,
+            segment.swap_limit() >> 20,
+            mib(Gauge::Resident),
+            mib(Gauge::Pool),
+            mib(Gauge::Own),
         ))
     }
 
@@ -276,7 +283,12 @@ impl Staging {
 
     /// Causes a fault, for the handler to wake up and look around.
     fn ring(&self) {
-        let _ = sys::populate_read(self.addr(STAGING_BLOCKS), PAGE);
+        let _ = sys::populate_read(self.bell(), PAGE);
+    }
+
+    /// The page that is missing until the handler has heard the bell, or is gone.
+    pub(crate) fn bell(&self) -> usize {
+        self.addr(STAGING_BLOCKS)
     }
 
     /// Gives the frames of some places back to the system.

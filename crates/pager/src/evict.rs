@@ -15,11 +15,11 @@
 //! made the process's own. Pinned pages (MOVE answers EBUSY) stay.
 
 use crate::engine::Engine;
-use crate::pages::{BLOCK_PAGES, Group, State};
+use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, Group, State};
 use crate::segment::Counter;
 use crate::space::Kind;
 use crate::sys::{self, PAGE};
-use ramfold::{PAGE_SIZE, Page, Scratch};
+use ramfold::{Page, Scratch};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -280,8 +280,14 @@ fn copy_out_protected(engine: &Engine, page: usize, count: usize, to: usize) -> 
 /// Copies pages that cannot change now into the window, and drops them. The group is locked.
 fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<(), Errno> {
     let addr = engine.pages.addr(page);
-    sys::read_memory(engine.memory.as_fd(), addr, staged_bytes(to, count))?;
-    sys::discard(addr, count * PAGE)
+    // Not straight into the window: its pages are missing, and only the handler could bring them.
+    let mut copy = [0u8; BLOCK_BYTES];
+    let copy = &mut copy[..count * PAGE];
+    sys::read_memory(engine.memory.as_fd(), addr, copy)?;
+    if let Some(errno) = engine.uffd.copy(to, copy.as_ptr().addr(), copy.len()).stopped {
+        return Err(errno);
+    }
+    sys::discard(addr, count * PAGE).inspect_err(|_| drop(sys::discard(to, count * PAGE)))
 }
 
 /// Whether the page is in the page tables: asking the system to unshare a missing one would wait for a fault that
@@ -330,13 +336,6 @@ fn staged_page(addr: usize) -> &'static Page {
     // SAFETY: the address is a page in the staging window, which only the evictor that owns the place writes, and
     // not while it holds pages; the frames stay until the same evictor discards them.
     unsafe { &*std::ptr::with_exposed_provenance::<Page>(addr) }
-}
-
-fn staged_bytes(addr: usize, pages: usize) -> &'static mut [u8] {
-    // SAFETY: as above: pages in a place that this evictor owns and that holds nothing yet.
-    unsafe {
-        std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(addr), pages * PAGE_SIZE)
-    }
 }
 
 #[cfg(test)]

@@ -67,6 +67,8 @@ impl Handler {
                 engine.usage.segment().record_fault_ns(sys::now_ns() - start);
             }
         }
+        // Who rings now finds nobody here, and must not wait.
+        engine.uffd.zeropage(engine.staging.bell(), PAGE);
     }
 
     /// Moves to the core of the thread that faulted.

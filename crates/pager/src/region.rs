@@ -4,6 +4,7 @@ use crate::pager::{Config, Host, MapError, Mode, Pager, Prot, SetupError};
 use crate::segment::Segment;
 use ramfold::tier::open_swap;
 use std::fmt;
+use std::io::Write;
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::ptr::NonNull;
@@ -150,7 +151,8 @@ impl Host for Threads {
     }
 
     fn die(&self, message: &str) -> ! {
-        eprintln!("ramfold: {message}");
+        // With nobody left to tell, the exit status has to do.
+        let _ = writeln!(std::io::stderr(), "ramfold: {message}");
         std::process::abort()
     }
 }

@@ -13,7 +13,7 @@ const USERFAULTFD_IOC_NEW: u64 = 0xaa00;
 
 const FEATURE_THREAD_ID: u64 = 1 << 8;
 const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
-const FEATURE_MOVE: u64 = 1 << 17;
+const FEATURE_MOVE: u64 = 1 << 16;
 
 const EVENT_PAGEFAULT: u8 = 0x12;
 const FAULT_WRITE: u64 = 1 << 0;

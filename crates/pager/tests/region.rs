@@ -74,6 +74,7 @@ fn held(mode: Mode, swap: bool) {
         96 * MIB
     } else {
         options.swap = None;
+        options.store.max_pool_bytes = 18 << 20;
         32 * MIB
     };
     let mut region = Region::new(len, options).unwrap();
