@@ -7,11 +7,11 @@
 //! Lock order: gate, space ([`crate::space`], by its owner), group ([`crate::pages`]), then the store's own. The
 //! queue's lock is taken alone or under a group lock and holds nothing.
 
-use crate::event::Event;
 use crate::books::Books;
+use crate::event::Event;
 use crate::gate::Gate;
-use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, Group, Pages, State};
 use crate::pager::Reservation;
+use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, Group, Pages, State};
 use crate::segment::{Counter, Gauge, SlotId};
 use crate::space::Space;
 use crate::sys::{self, PAGE};

@@ -170,7 +170,9 @@ fn commit(engine: &Engine, detached: &Detached, evicted: &mut Evicted) {
                 evicted.refused += 1;
             }
             // Taken back or discarded meanwhile: what the store has is old.
-            (false, true) => drop(engine.store.invalidate(engine.key(page))),
+            (false, true) => {
+                engine.store.invalidate(engine.key(page));
+            }
             (false, false) => {}
         }
     }
@@ -287,7 +289,10 @@ fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<(),
     if let Some(errno) = engine.uffd.copy(to, copy.as_ptr().addr(), copy.len()).stopped {
         return Err(errno);
     }
-    sys::discard(addr, count * PAGE).inspect_err(|_| drop(sys::discard(to, count * PAGE)))
+    sys::discard(addr, count * PAGE).inspect_err(|_| {
+        // The window's own memory: it cannot fail.
+        let _ = sys::discard(to, count * PAGE);
+    })
 }
 
 /// Whether the page is in the page tables: asking the system to unshare a missing one would wait for a fault that

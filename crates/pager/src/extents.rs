@@ -20,9 +20,7 @@ impl ExtentSource for RunExtents {
     }
 
     fn release(&self, extent: u32) {
-        self.account
-            .segment
-            .release_extent(self.account.slot(), extent, &|extent| punch(&self.file, extent));
+        self.account.segment.release_extent(self.account.slot(), extent, &|extent| punch(&self.file, extent));
     }
 }
 

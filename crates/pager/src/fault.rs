@@ -17,10 +17,13 @@ use crate::uffd::{Fault, Message, Progress};
 use ramfold::{LoadError, PAGE_SIZE, Page, Scratch};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Most pages that one fault brings.
 const MAX_WINDOW: usize = 16;
 const MESSAGES: usize = 16;
+/// How long a fault waits for other processes of the run to give memory.
+const PATIENCE_MS: u32 = 5000;
 /// Faults between two looks at the memory beside managed pages and pool.
 const REFRESH: u32 = 256;
 
@@ -109,23 +112,24 @@ impl Handler {
 
     /// Evicts, here and now, until one more page fits.
     fn make_room(&mut self, engine: &Engine) {
-        let mut in_vain = 0;
+        let (mut in_vain, mut waited) = (0, 0);
         while engine.over_high() > 0 {
             engine.evictor.call();
             let evicted = self.reclaim.evict(engine, 1);
             engine.refresh_usage();
-            if evicted.pages > 0 {
-                in_vain = 0;
-                continue;
-            }
-            if evicted.refused > 0 && engine.shrink(self.reclaim.scratch()) {
+            if evicted.pages > 0 || (evicted.refused > 0 && engine.shrink(self.reclaim.scratch())) {
                 in_vain = 0;
                 continue;
             }
             // Heat costs up to 15 passes over the queue before a page leaves.
             in_vain += evicted.looked_at.max(1);
-            if in_vain > 16 * engine.queued() + 1024 {
-                engine.out_of_memory();
+            if in_vain > 16 * engine.queued() {
+                if waited == PATIENCE_MS || engine.usage.segment().living() < 2 {
+                    engine.out_of_memory();
+                }
+                // Other processes of the run have the memory; their keepers look every few milliseconds.
+                std::thread::sleep(Duration::from_millis(1));
+                waited += 1;
             }
         }
     }
@@ -160,8 +164,7 @@ impl Handler {
         let addr = engine.pages.addr(page);
         let window = self.window(engine, page, |page| group.state(page) == State::Stored);
         let loaded = self.load(engine, page, window);
-        let Progress { bytes, stopped } =
-            engine.uffd.copy(addr, self.buffer.as_ptr().addr(), loaded * PAGE);
+        let Progress { bytes, stopped } = engine.uffd.copy(addr, self.buffer.as_ptr().addr(), loaded * PAGE);
         let placed = bytes / PAGE;
         for back in page..page + placed {
             engine.set_resident(group, back);
@@ -173,9 +176,7 @@ impl Handler {
         if placed == 0 {
             match stopped {
                 Some(Errno::NOENT | Errno::SRCH) | None => engine.uffd.wake(addr, PAGE),
-                Some(errno) => {
-                    engine.die(&format!("a page was lost: it cannot be put back ({errno})"))
-                }
+                Some(errno) => engine.die(&format!("a page was lost: it cannot be put back ({errno})")),
             }
         }
     }

@@ -7,8 +7,8 @@
 
 use crate::activate;
 use crate::engine::Engine;
-use crate::pages::{Pages, State};
 use crate::pager::{Advice, MapError, Pager, Prot};
+use crate::pages::{Pages, State};
 use crate::space::{Area, Kind, Space};
 use crate::sys::{self, PAGE};
 use std::ops::Range;
@@ -215,9 +215,10 @@ impl Pager {
         let new_len = page_aligned(new_len)?;
         let closed = self.gate.close_scoped();
         let mut space = self.space();
-        let Some((_, area)) = space.area_at(from.start).filter(|(whole, area)| {
-            whole.end >= from.end && area.kind == Kind::Anonymous
-        }) else {
+        let Some((_, area)) = space
+            .area_at(from.start)
+            .filter(|(whole, area)| whole.end >= from.end && area.kind == Kind::Anonymous)
+        else {
             return Err(MapError::Kernel(libc::EFAULT));
         };
         if fixed.is_none() && !keep_old {

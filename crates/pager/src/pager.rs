@@ -343,4 +343,3 @@ impl Drop for Reservation {
 
 /// The tier of a process: the run's swap file.
 pub(crate) type Tier = Option<Arc<FileTier>>;
-

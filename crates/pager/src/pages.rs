@@ -176,15 +176,13 @@ impl Group<'_> {
         let old = self.state(page);
         let heat = if state == State::None { 0 } else { byte.load(Ordering::Relaxed) & 0xf0 };
         byte.store(heat | state as u8, Ordering::Relaxed);
-        match (old == State::None, state == State::None) {
-            (true, false) => drop(self.pages.live(page).fetch_add(1, Ordering::Relaxed)),
-            (false, true) => drop(self.pages.live(page).fetch_sub(1, Ordering::Relaxed)),
-            _ => {}
+        let live = u32::from(state != State::None).wrapping_sub((old != State::None).into());
+        if live != 0 {
+            self.pages.live(page).fetch_add(live, Ordering::Relaxed);
         }
-        match (framed(old), framed(state)) {
-            (false, true) => drop(self.pages.resident.fetch_add(1, Ordering::Relaxed)),
-            (true, false) => drop(self.pages.resident.fetch_sub(1, Ordering::Relaxed)),
-            _ => {}
+        let resident = u64::from(framed(state)).wrapping_sub(framed(old).into());
+        if resident != 0 {
+            self.pages.resident.fetch_add(resident, Ordering::Relaxed);
         }
     }
 

@@ -161,9 +161,7 @@ impl Uffd {
     /// Waits for faults; as many as are there and fit.
     pub(crate) fn read(&self, messages: &mut [Message]) -> Result<usize, Errno> {
         // SAFETY: the pointer and the length are those of a slice of plain integers, valid for any bytes.
-        let got = unsafe {
-            libc::read(self.raw_fd(), messages.as_mut_ptr().cast(), size_of_val(messages))
-        };
+        let got = unsafe { libc::read(self.raw_fd(), messages.as_mut_ptr().cast(), size_of_val(messages)) };
         match usize::try_from(got) {
             Ok(bytes) => Ok(bytes / size_of::<Message>()),
             Err(_) => Err(last_errno()),

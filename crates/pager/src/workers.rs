@@ -26,20 +26,14 @@ pub(crate) fn start(engine: &Arc<Engine>, host: &dyn Host) -> Result<(), Errno> 
     })
 }
 
-fn spawn(
-    host: &dyn Host,
-    name: &'static str,
-    engine: &Arc<Engine>,
-    body: fn(&Engine),
-) -> Result<(), Errno> {
+fn spawn(host: &dyn Host, name: &'static str, engine: &Arc<Engine>, body: fn(&Engine)) -> Result<(), Errno> {
     let engine = Arc::clone(engine);
     let body = move || {
         let fatal = FatalPanic(&engine);
         body(&engine);
         std::mem::forget(fatal);
     };
-    host.spawn(name, Box::new(body))
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
+    host.spawn(name, Box::new(body)).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
 }
 
 /// A thread of the pager that panics must not leave the program waiting for it.
