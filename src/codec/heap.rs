@@ -57,7 +57,7 @@ mod tests {
     fn blocks_hold_their_size_and_go_back() {
         for size in [0, 1, 15, 4096, 1 << 20] {
             let block = malloc(size);
-            assert!(!block.is_null() && block.addr() % 16 == 0);
+            assert!(!block.is_null() && block.addr().is_multiple_of(16));
             // SAFETY: the block has `size` bytes, and is freed once.
             unsafe {
                 std::ptr::write_bytes(block.cast::<u8>(), 0xa5, size);

@@ -1,15 +1,15 @@
 //! The file tier: a log of sealed records in the extents of one file.
 //!
 //! Records are appended to an open extent in runs of up to 256 KiB, one system call each, and found again
-//! through a table in memory ([`slots`]). Nothing is ever written over while it is live: a record that is
+//! through a table in memory (`slots`). Nothing is ever written over while it is live: a record that is
 //! discarded leaves dead bytes, an extent with nothing live goes back to its [`ExtentSource`], and when the
-//! source has none left, the [`cleaner`] moves the records of the sparsest extent together (Rosenblum and
+//! source has none left, the `cleaner` moves the records of the sparsest extent together (Rosenblum and
 //! Ousterhout, "The Design and Implementation of a Log-Structured File System", 1991). The key lives in memory
 //! and dies with the run, so there is no recovery and nothing is ever synced.
 //!
 //! Price: eight bytes of memory a slot and 24 to 31 on disk a record; the last run of a batch is padded to
 //! blocks of 4 KiB, so batches should be large; a buffer of a run's size from the first write on.
-//! Guarantee: a read gives what was written or an error (AES-256-GCM, [`record`]); a failed write changes no
+//! Guarantee: a read gives what was written or an error (AES-256-GCM, `record`); a failed write changes no
 //! record; reads and discards never wait for a running write or the cleaner.
 
 mod cleaner;

@@ -2,9 +2,14 @@
 //!
 //! What is written back is cold, and what is read goes to the program, so a copy of either in the page cache
 //! would only take the memory that writeback was to free (and in a container, count against its limit).
-//! Where the file system can, the file is therefore read and written with `O_DIRECT`. DIRECT_FIGURES
-//! Elsewhere each access is followed by `POSIX_FADV_DONTNEED`, which starts writing dirty pages and drops
-//! clean ones.
+//! Where the file system can, the file is therefore read and written with `O_DIRECT`. Elsewhere each access is
+//! followed by `POSIX_FADV_DONTNEED`, which starts writing dirty pages and drops clean ones.
+//!
+//! Measured on ext4 and a virtual disk, two busy cores, records of 1300 bytes and runs of 256 KiB: a read takes
+//! 50-80 us at the median both ways. Beside a writer its 99th percentile is 0.3-5 ms with `O_DIRECT`, and 4-13 ms
+//! through the page cache. Runs go out at 0.8-1.1 GB/s with `O_DIRECT`; 1.3-2 GB/s through the page cache, but as
+//! dirty pages, which are the memory that was to be freed. Allocating an extent in advance made no difference
+//! that could be told from chance.
 //!
 //! `O_DIRECT` and fork: a page that is being read into while the process forks may, before Linux 6.5, end up in
 //! the child only. The tag then does not fit, and [`super::FileTier`] reads once more before it says so.

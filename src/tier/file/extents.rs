@@ -47,7 +47,8 @@ impl LocalExtents {
         Self { bound: bound.min(1 << 31), punched: None, free: Mutex::default() }
     }
 
-    /// The same, giving the space of released extents back to the file system.
+    /// The same, giving the space of released extents back to the file system. That takes ext4 0.3 to 4 ms an
+    /// extent, in the discard or write that released it; without it the file keeps its greatest size.
     #[must_use]
     pub fn punching(self, file: File) -> Self {
         Self { punched: Some(file), ..self }

@@ -176,7 +176,7 @@ fn damage_is_told_and_the_rest_is_kept_through_cleaning() {
     let extents = LocalExtents::new(4 * MIB);
     let tier = FileTier::new(file.try_clone().unwrap(), Box::new(extents), KEY, 1);
     let mut live = worn(&tier);
-    let hurt = |place: Place| place.location.extent < 2 && place.location.offset % 64 == 0;
+    let hurt = |place: Place| place.location.extent < 2 && place.location.offset.is_multiple_of(64);
     let (damaged, mut good): (Vec<_>, Vec<_>) =
         live.drain(..).partition(|(slot, _)| hurt(tier.tables().place(slot.to_bits()).unwrap()));
     assert!(damaged.len() > 20 && good.len() > 500);

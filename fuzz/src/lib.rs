@@ -1,0 +1,125 @@
+//! What the fuzz targets do with their bytes. A panic, a sanitizer's report or a failed assertion is a finding.
+
+use ramfold::PAGE_SIZE;
+use ramfold::codec::{self, Codec, Scratch};
+use ramfold::tier::file::{EXTENT_BYTES, LocalExtents};
+use ramfold::tier::{FileTier, ReadError, Slot, Tier};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::{LazyLock, Mutex};
+
+/// One of each codec with a scratch that lives through all inputs, as a thread's does.
+static CODECS: LazyLock<Mutex<Vec<(Box<dyn Codec>, Scratch)>>> = LazyLock::new(|| {
+    let made = codec::NAMES.iter().map(|name| {
+        let codec = codec::by_name(name).expect("a name of NAMES");
+        let scratch = codec.scratch();
+        (codec, scratch)
+    });
+    Mutex::new(made.collect())
+});
+
+/// Gives every codec `data`, and a page it made itself of the first bytes of `data` with changes by the rest.
+pub fn decompress(data: &[u8]) {
+    for (codec, scratch) in CODECS.lock().expect("no panic before").iter_mut() {
+        restore(&**codec, scratch, data);
+        let mut packed = [0; ROOM];
+        let (seed, edits) = data.split_at(data.len().min(16));
+        let length = codec.compress(scratch, &page_of(seed), &mut packed).expect("room for any page");
+        for edit in edits.as_chunks::<3>().0 {
+            packed[usize::from(u16::from_le_bytes([edit[0], edit[1]])) % length] ^= edit[2];
+        }
+        let cut = usize::from(data.last().copied().unwrap_or(0)) % 4;
+        restore(&**codec, scratch, &packed[..length.saturating_sub(cut)]);
+    }
+}
+
+/// Room for any compressed page.
+const ROOM: usize = 2 * PAGE_SIZE;
+
+/// Restores a page from `data`. What comes out must go in and come out again as the same page.
+fn restore(codec: &dyn Codec, scratch: &mut Scratch, data: &[u8]) {
+    let mut page = [0; PAGE_SIZE];
+    if codec.decompress(scratch, data, &mut page).is_err() {
+        return;
+    }
+    let (mut packed, mut again) = ([0; ROOM], [0; PAGE_SIZE]);
+    let length = codec.compress(scratch, &page, &mut packed).expect("room for any page");
+    codec.decompress(scratch, &packed[..length], &mut again).expect("what was just compressed");
+    assert!(page == again, "{} does not restore a page", codec.name());
+}
+
+/// A page of pieces of `seed` and what follows from it: with matches, literals and runs for a codec to find.
+fn page_of(seed: &[u8]) -> [u8; PAGE_SIZE] {
+    let mut state = seed.iter().fold(1u32, |state, byte| state.wrapping_mul(0x0100_0193) ^ u32::from(*byte));
+    std::array::from_fn(|at| {
+        if at % 64 == 0 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        }
+        let [kind, byte, shift, _] = state.to_le_bytes();
+        match kind % 3 {
+            0 => byte,
+            1 => seed.get((at + usize::from(shift)) % seed.len().max(1)).copied().unwrap_or(byte),
+            _ => byte.wrapping_mul(at.to_le_bytes()[0]).rotate_left(u32::from(shift % 8)),
+        }
+    })
+}
+
+/// Bytes of the file that the input decides on.
+const HURT: u64 = 2 * EXTENT_BYTES as u64;
+
+/// Writes records, then `data` over the file: pieces of a place (3 bytes), a length (1 byte) and bytes. Each
+/// record must then be as it was written or be reported as corrupt, the cleaner running over all of it included.
+pub fn records(data: &[u8]) {
+    let memory = rustix::fs::memfd_create("tier", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+    let file = File::from(memory);
+    let extents = Box::new(LocalExtents::new(HURT + u64::from(EXTENT_BYTES)));
+    let tier = FileTier::new(file.try_clone().expect("a descriptor"), extents, [1; 32], 1);
+    let mut live = vec![];
+    for round in 0..8 {
+        append(&tier, round, &mut live);
+    }
+    // Sparse enough to be cleaned.
+    live.retain(|(slot, fill)| {
+        let keep = fill % 4 == 0;
+        if !keep {
+            tier.discard(*slot);
+        }
+        keep
+    });
+    overwrite(&file, data);
+    check(&tier, &live);
+    for round in 8..16 {
+        append(&tier, round, &mut live);
+    }
+    check(&tier, &live);
+    live.into_iter().for_each(|(slot, _)| tier.discard(slot));
+}
+
+/// 64 records of 4000 bytes, as far as there is room.
+fn append(tier: &FileTier, round: u8, live: &mut Vec<(Slot, u8)>) {
+    let records: Vec<_> =
+        (0..64u8).map(|number| [round.wrapping_mul(64).wrapping_add(number); 4000]).collect();
+    if let Ok(slots) = tier.write(&records.iter().map(|record| &record[..]).collect::<Vec<_>>()) {
+        live.extend(slots.into_iter().zip(records.iter().map(|record| record[0])));
+    }
+}
+
+fn overwrite(file: &File, mut data: &[u8]) {
+    while let Some(([a, b, c, length], rest)) = data.split_first_chunk() {
+        let (bytes, rest) = rest.split_at(rest.len().min(usize::from(*length)));
+        let at = u64::from(u32::from_le_bytes([*a, *b, *c, 0])) % HURT;
+        file.write_all_at(bytes, at).expect("memory");
+        data = rest;
+    }
+}
+
+fn check(tier: &FileTier, live: &[(Slot, u8)]) {
+    for (slot, fill) in live {
+        let mut out = [0; 4096];
+        match tier.read(*slot, &mut out) {
+            Ok(length) => assert!(length == 4000 && out[..length].iter().all(|byte| byte == fill)),
+            Err(ReadError::Corrupt) => {}
+            Err(ReadError::Io(error)) => panic!("{error}"),
+        }
+    }
+}
