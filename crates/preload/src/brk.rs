@@ -64,7 +64,7 @@ unsafe extern "C" {
 unsafe fn kernel_brk(addr: usize) -> bool {
     // SAFETY: the caller's.
     let now = unsafe { sys::call(libc::SYS_brk, [addr, 0, 0, 0, 0]) };
-    #[allow(clippy::cast_sign_loss)] // an address
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // an address
     let now = now as usize;
     // SAFETY: a word of libc that only brk and sbrk write.
     unsafe { __curbrk = ptr::with_exposed_provenance_mut(now) };

@@ -61,9 +61,9 @@ pub extern "C" fn bare_fork() -> libc::pid_t {
     // SAFETY: the program's.
     let pid = unsafe { real() };
     if pid == 0 {
-        in_child()
+        in_child();
     } else {
-        in_parent()
+        in_parent();
     }
     pid
 }

@@ -15,8 +15,8 @@ use crate::tls::Thread;
 use crate::{lock, sys};
 
 /// Slot 0 counts the passes of threads without a slot of their own.
-const SLOTS: usize = 1024;
-const SHARED: u32 = SLOTS as u32;
+const SHARED: u32 = 1024;
+const SLOTS: usize = SHARED as usize;
 
 #[repr(align(64))]
 struct Slot {

@@ -4,7 +4,8 @@
 //! all Rust allocations of this library, and the C allocations made while `tls::Internal` is held (codecs,
 //! stdio's FILE objects, the thread-local tables of new threads). dlmalloc over one reserved range, so that a
 //! pointer given to `free` is told apart by its address; Rust blocks of 1 MiB and more are mappings of their own.
-//! The price: one lock for all threads. What it holds is counted and belongs to the limit.
+//! The price: one lock for all threads. The pager counts what it holds, with the rest of the process's unmanaged
+//! memory, against the limit.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_void;
@@ -23,15 +24,8 @@ const LARGE: usize = 1 << 20;
 
 /// Start of the reserved range; 0 until the first use.
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// Bytes taken from the system.
-static BYTES: AtomicUsize = AtomicUsize::new(0);
 
 static HEAP: Lock<Dlmalloc<Extent>> = Lock::new(Dlmalloc::new_with_allocator(Extent::new()));
-
-/// Bytes that ramfold itself holds; they count against the limit.
-pub fn bytes() -> usize {
-    BYTES.load(Ordering::Relaxed)
-}
 
 /// True for pointers handed out by `malloc`, `calloc`, `memalign` and `realloc` of this module.
 #[inline]
@@ -60,7 +54,7 @@ impl Extent {
         }
         let p = sys::map_private(RANGE, libc::PROT_NONE);
         BASE.store(p.addr(), Ordering::Relaxed);
-        (!p.is_null()).then(|| p.addr())
+        (!p.is_null()).then_some(p.addr())
     }
 }
 
@@ -79,7 +73,6 @@ unsafe impl Allocator for Extent {
             return failed;
         }
         self.used.set(used + size);
-        BYTES.fetch_add(size, Ordering::Relaxed);
         (ptr::with_exposed_provenance_mut(base + used), size, 0)
     }
 
@@ -100,7 +93,6 @@ unsafe impl Allocator for Extent {
             return false;
         }
         self.used.set(from - base);
-        BYTES.fetch_sub(len, Ordering::Relaxed);
         true
     }
 
@@ -179,11 +171,7 @@ unsafe impl GlobalAlloc for Global {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_mapping(&layout) {
             let len = mapped_len(layout.size());
-            let p = sys::map_private(len, libc::PROT_READ | libc::PROT_WRITE).cast::<u8>();
-            if !p.is_null() {
-                BYTES.fetch_add(len, Ordering::Relaxed);
-            }
-            return p;
+            return sys::map_private(len, libc::PROT_READ | libc::PROT_WRITE).cast();
         }
         // SAFETY: the layout is valid.
         unsafe { HEAP.lock().malloc(layout.size(), layout.align()) }
@@ -203,7 +191,6 @@ unsafe impl GlobalAlloc for Global {
             let len = mapped_len(layout.size());
             // SAFETY: the block is a mapping of its own.
             unsafe { sys::munmap(p.addr(), len) };
-            BYTES.fetch_sub(len, Ordering::Relaxed);
         } else {
             // SAFETY: the block came from the heap with this layout.
             unsafe { HEAP.lock().free(p, layout.size(), layout.align()) }
@@ -237,12 +224,7 @@ unsafe fn remap(p: *mut u8, old: usize, new: usize) -> *mut u8 {
     let may_move = libc::MREMAP_MAYMOVE.unsigned_abs() as usize;
     // SAFETY: the caller's.
     let q = unsafe { sys::call(libc::SYS_mremap, [p.addr(), old, new, may_move, 0]) };
-    if q == -1 {
-        return ptr::null_mut();
-    }
-    BYTES.fetch_add(new, Ordering::Relaxed);
-    BYTES.fetch_sub(old, Ordering::Relaxed);
-    q as *mut u8
+    if q == -1 { ptr::null_mut() } else { q as *mut u8 }
 }
 
 #[global_allocator]

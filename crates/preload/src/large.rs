@@ -35,7 +35,7 @@ struct Block {
 static BLOCKS: Lock<BTreeMap<usize, Block>> = Lock::new(BTreeMap::new());
 
 fn get(p: *const c_void) -> Option<Block> {
-    if p.addr() % PAGE != 0 || !init::range().contains(&p.addr()) {
+    if !p.addr().is_multiple_of(PAGE) || !init::range().contains(&p.addr()) {
         return None;
     }
     BLOCKS.lock().get(&p.addr()).copied()

@@ -78,8 +78,9 @@ fn on_parts(
         // SAFETY: the program's own call, outside managed memory.
         return unsafe { sys::call_int(number, [addr, len, rest[0], rest[1], rest[2]]) };
     };
-    if addr % PAGE != 0 || len == 0 {
-        return if addr % PAGE == 0 && number != libc::SYS_munmap { 0 } else { sys::fail(libc::EINVAL) };
+    let aligned = addr.is_multiple_of(PAGE);
+    if !aligned || len == 0 {
+        return if aligned && number != libc::SYS_munmap { 0 } else { sys::fail(libc::EINVAL) };
     }
     let parts = split(addr, pages, &pager.range());
     for part in parts.outside.iter().filter(|part| !part.is_empty()) {
@@ -119,7 +120,8 @@ fn map_anywhere(pager: &Pager, len: usize, prot: c_int, flags: c_int) -> Pages {
 /// MAP_FIXED that touches managed memory.
 fn map_fixed(pager: &Pager, request: &Request, len: usize) -> Pages {
     let managed = pager.range();
-    if request.addr < managed.start || request.addr + len > managed.end || request.addr % PAGE != 0 {
+    if request.addr < managed.start || request.addr + len > managed.end || !request.addr.is_multiple_of(PAGE)
+    {
         return Err(MapError::Invalid);
     }
     if request.is_managed_kind() {
@@ -268,7 +270,7 @@ pub unsafe extern "C" fn mremap(
         // SAFETY: the program's own call; onto managed memory only where the pager asked for it.
         match unsafe { sys::call(libc::SYS_mremap, args) } {
             -1 => Err(sys::errno()),
-            #[allow(clippy::cast_sign_loss)] // an address
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // an address
             addr => Ok(addr as usize),
         }
     };
@@ -437,10 +439,8 @@ pub unsafe extern "C" fn process_madvise(
     let fd = uint(pidfd);
     let args = [fd, ranges.addr(), count, uint(value), flags as usize];
     // SAFETY: the program's.
-    #[allow(clippy::cast_possible_truncation)] // long and isize are the same here
-    unsafe {
-        sys::call(libc::SYS_process_madvise, args) as isize
-    }
+    let done = unsafe { sys::call(libc::SYS_process_madvise, args) };
+    isize::try_from(done).unwrap_or(isize::MAX)
 }
 
 /// True when a pidfd is this process's own: PIDFD_SELF, or what fdinfo says.
