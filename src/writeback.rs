@@ -138,8 +138,8 @@ impl Run {
         kind == PoolKind::Ephemeral || self.not_writing.is_none()
     }
 
-    /// To be told the oldest stamp of all. False when two rounds have found nothing: one to take the referenced
-    /// bits away, one to see that this did not help.
+    /// To be told the oldest stamp of all. False when three rounds have found nothing: one took the referenced bits
+    /// of the entries away, one those of the shared objects, and one has seen that this did not help.
     fn goes_on(&mut self, oldest: u32, now: u32) -> bool {
         if oldest.wrapping_sub(self.round_end) > now.wrapping_sub(self.round_end) {
             return true;
@@ -147,7 +147,7 @@ impl Run {
         self.idle_rounds = if self.found > self.found_at_start { 0 } else { self.idle_rounds + 1 };
         self.found_at_start = self.found;
         self.round_end = now;
-        self.idle_rounds < 2
+        self.idle_rounds < 3
     }
 }
 
@@ -330,14 +330,21 @@ impl Store {
         }
     }
 
-    /// Compacts when much of what was freed is still held as holes, or when nothing else is left to do.
+    /// Compacts when much of what was freed is still held as holes, or, when nothing else is left to do, if an
+    /// eighth of what is held is not needed for what is stored.
     fn close_holes(&self, run: &mut Run, freed: u64, held: u64, more: bool) {
-        let smaller = held.saturating_sub(self.pool_bytes());
-        run.holes += freed.saturating_sub(smaller);
-        if run.holes > HOLES.max(held / 32) || !more && run.holes > 0 {
+        let now = self.pool_bytes();
+        run.holes += freed.saturating_sub(held.saturating_sub(now));
+        if run.holes > HOLES.max(held / 32) || !more && now > self.object_bytes() / 8 * 9 {
             self.compact();
             run.holes = 0;
         }
+    }
+
+    /// Bytes of all objects in the zpools.
+    fn object_bytes(&self) -> u64 {
+        let alone: u64 = (0..SHARDS).map(|number| self.index.lock(number).counts.bytes).sum();
+        alone + self.shared.gauges().bytes
     }
 
     /// Makes room for `size` bytes under the limit of the pool, by its own least recently used pages.

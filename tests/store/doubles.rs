@@ -103,6 +103,22 @@ impl Fault {
 /// Records by slot, and the free slots.
 type Records = (Vec<Option<Vec<u8>>>, Vec<usize>);
 
+/// What a test does in the middle of a write.
+#[derive(Default)]
+pub struct Hook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Hook {
+    pub fn set(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.0.lock().unwrap() = Some(Box::new(hook));
+    }
+}
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hook")
+    }
+}
+
 /// A tier in memory. It uses freed slots again at once, and forgets what was discarded.
 #[derive(Debug, Default)]
 pub struct MemoryTier {
@@ -113,6 +129,7 @@ pub struct MemoryTier {
     pub read_error: Fault,
     pub read_damage: Fault,
     pub writes: AtomicU64,
+    pub during_write: Hook,
 }
 
 impl MemoryTier {
@@ -124,6 +141,10 @@ impl MemoryTier {
 impl Tier for MemoryTier {
     fn write(&self, records: &[&[u8]]) -> Result<Vec<Slot>, WriteError> {
         self.writes.fetch_add(1, Relaxed);
+        let hook = self.during_write.0.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
+        }
         if self.write_error.strikes() {
             return Err(WriteError::Io(std::io::Error::other("ordered by the test")));
         }
@@ -149,6 +170,8 @@ impl Tier for MemoryTier {
         if self.read_error.strikes() {
             return Err(ReadError::Io(std::io::Error::other("ordered by the test")));
         }
+        // The slot may be discarded and used again before it is read.
+        std::thread::yield_now();
         let records = self.records.lock().unwrap();
         let record = records.0[slot.to_bits() as usize].as_ref().ok_or(ReadError::Corrupt)?;
         out[..record.len()].copy_from_slice(record);

@@ -3,7 +3,7 @@
 use crate::doubles::{Bench, FaultyCodec, FaultyZpool, MemoryTier, page, small_page};
 use ramfold::tier::Tier;
 use ramfold::tier::file::{FileTier, LocalExtents};
-use ramfold::{Config, Corrupt, LoadError, PAGE_SIZE, PoolKind, Stop, Store, StoreError};
+use ramfold::{Config, Corrupt, Key, LoadError, PAGE_SIZE, PoolId, PoolKind, Stop, Store, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -131,4 +131,79 @@ fn the_file_tier_brings_back_what_was_written() {
     }
     assert!(bench.stat("tier_loads") > 3000 && tier.used_bytes() > 0);
     bench.store.check();
+}
+
+/// What may happen to pages while writeback writes them.
+const MEANWHILE: [fn(&Store, PoolId); 6] = [
+    |store, pool| change(store, pool, |index| Some(index + 10_000)),
+    |store, pool| change(store, pool, |index| Some(index)),
+    |store, pool| change(store, pool, |_| None),
+    |store, pool| store.rename_range(pool, 0, 0, 5000, 50),
+    // There and back: under its key again, and not the one that was marked.
+    |store, pool| {
+        store.rename_range(pool, 0, 0, 5000, 50);
+        store.rename_range(pool, 0, 5000, 0, 50);
+    },
+    |store, pool| {
+        let mut scratch = store.scratch();
+        (0..50).for_each(|index| {
+            store.store(Key { pool, object: 1, index }, &small_page(index), &mut scratch).unwrap();
+        });
+    },
+];
+
+fn change(store: &Store, pool: PoolId, new: fn(u64) -> Option<u64>) {
+    let mut scratch = store.scratch();
+    for index in 0..50 {
+        let key = Key { pool, object: 0, index };
+        match new(index) {
+            Some(number) => store.store(key, &small_page(number), &mut scratch).unwrap(),
+            None => assert!(store.invalidate(key)),
+        }
+    }
+}
+
+#[test]
+fn what_changes_while_it_is_written_back_is_not_lost() {
+    for (case, meanwhile) in MEANWHILE.into_iter().enumerate() {
+        for fails in [false, true] {
+            let tier = Arc::new(MemoryTier::default());
+            let config = Config {
+                max_pool_bytes: 1000 * PAGE_SIZE as u64,
+                accept_threshold_percent: 1,
+                shrink_inline: false,
+                ..Config::default()
+            };
+            let zpool = FaultyZpool::new("zsmalloc");
+            let codec = FaultyCodec::new("lz4");
+            let with_tier = Some(tier.clone() as Arc<dyn Tier>);
+            let store = Arc::new(Store::from_parts(&config, codec, zpool.clone(), with_tier));
+            let (mut scratch, pool) = (store.scratch(), store.create_pool(PoolKind::Persistent, None));
+            for index in 0..2000 {
+                store.store(Key { pool, object: 0, index }, &small_page(index), &mut scratch).unwrap();
+            }
+            let other = store.clone();
+            tier.during_write.set(move || meanwhile(&other, pool));
+            tier.write_error.nth.store(i64::from(fails), Relaxed);
+            store.shrink(&mut scratch);
+            store.check();
+            store.set_max_pool_bytes(0);
+            assert_eq!(store.shrink(&mut scratch).stop, Stop::Done, "case {case}: a page cannot leave");
+            assert_eq!((zpool.live(), store.stats().stored_pages), (0, 0));
+            for index in 0..2000 {
+                let (from, number) = match (case, index) {
+                    (0, 0..50) => (index, index + 10_000),
+                    (3, 0..50) => (index + 5000, index),
+                    _ => (index, index),
+                };
+                let mut page = [0; PAGE_SIZE];
+                match store.load(Key { pool, object: 0, index: from }, &mut page, &mut scratch) {
+                    Ok(()) => assert_eq!(page, small_page(number), "case {case}"),
+                    Err(error) => assert!(case == 2 && index < 50, "case {case}: {error}"),
+                }
+            }
+            store.destroy_pool(pool);
+            assert_eq!(tier.len(), 0, "case {case}: a slot is forgotten");
+        }
+    }
 }

@@ -2,12 +2,14 @@
 
 use crate::doubles::{MemoryTier, Random};
 use ramfold::tier::Tier;
-use ramfold::{Config, Key, LoadError, PAGE_SIZE, Page, PoolId, PoolKind, Store};
+use ramfold::{Config, Key, LoadError, PAGE_SIZE, Page, PoolId, PoolKind, Stop, Store};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+/// Pages of a thread's own.
+const OWN: u64 = 1500;
 const RUN: Duration = Duration::from_secs(3);
 
 /// A page that says under which key it was stored, as which version.
@@ -29,20 +31,13 @@ fn version_of(key: Key, page: &Page) -> u64 {
 }
 
 /// One thread: keys of its own, of which it knows the version, and keys that all share.
-fn work(
-    store: &Store,
-    pool: PoolId,
-    ephemeral: PoolId,
-    thread: u64,
-    newest: &[AtomicU64],
-    stop: &AtomicBool,
-) -> u64 {
-    let (mut scratch, mut random) = (store.scratch(), Random(thread));
+fn work(store: &Store, of_all: [PoolId; 2], thread: u64, newest: &[AtomicU64], stop: &AtomicBool) -> u64 {
+    let (mut scratch, mut random, pool) = (store.scratch(), Random(thread), of_all[0]);
     let (mut own, mut page, mut operations) = (HashMap::new(), [0; PAGE_SIZE], 0);
     while !stop.load(Relaxed) {
         operations += 1;
-        let key = Key { pool, object: 0, index: (random.below(1500) << 4) + thread };
-        match random.below(10) {
+        let key = Key { pool, object: 10 + thread, index: random.below(OWN) };
+        match random.below(11) {
             0..4 => {
                 // One in four has contents that others have too.
                 let stored = if random.below(4) == 0 {
@@ -64,19 +59,22 @@ fn work(
                 Err(error) => panic!("{error}"),
             },
             7 => assert_eq!(store.invalidate(key), own.remove(&key).is_some()),
+            8 => rename(store, key, random.below(100), &mut own),
             // Shared keys: no older version than any that was acknowledged before the load began.
-            8 => {
+            9 => {
                 let index = random.below(newest.len() as u64);
-                let key = Key { pool: ephemeral, object: 1, index };
+                let key = Key { pool: of_all[index as usize % 2], object: 1, index };
                 let floor = newest[index as usize].load(Relaxed);
-                if store.load(key, &mut page, &mut scratch).is_ok() {
-                    assert!(version_of(key, &page) >= floor, "an older version came back");
+                match store.load(key, &mut page, &mut scratch) {
+                    Ok(()) => assert!(version_of(key, &page) >= floor, "an older version came back"),
+                    Err(LoadError::Miss) => assert!(index % 2 == 1 || floor == 0, "a page is lost"),
+                    Err(error) => panic!("{error}"),
                 }
             }
             _ => {
                 // Only one thread writes a shared key, so that its versions have an order.
                 let index = random.below(newest.len() as u64 / 4) * 4 + thread % 4;
-                let key = Key { pool: ephemeral, object: 1, index };
+                let key = Key { pool: of_all[index as usize % 2], object: 1, index };
                 if store.store(key, &versioned(key, operations), &mut scratch).is_ok() {
                     newest[index as usize].store(operations, Relaxed);
                 }
@@ -88,6 +86,21 @@ fn work(
         assert_eq!(page, *expected);
     }
     operations
+}
+
+/// `count` pages from `key` on go to another place of the object and, the next time, back.
+fn rename(store: &Store, key: Key, count: u64, own: &mut HashMap<Key, Page>) {
+    let count = count.min(OWN / 2 - key.index % (OWN / 2));
+    let to = (key.index + OWN / 2) % OWN;
+    store.invalidate_range(key.pool, key.object, to..to + count);
+    store.rename_range(key.pool, key.object, key.index, to, count);
+    for offset in 0..count {
+        let target = Key { index: to + offset, ..key };
+        match own.remove(&Key { index: key.index + offset, ..key }) {
+            Some(page) => drop(own.insert(target, page)),
+            None => drop(own.remove(&target)),
+        }
+    }
 }
 
 fn turn_knobs(store: &Store, stop: &AtomicBool) {
@@ -115,7 +128,7 @@ fn stress(shrink_inline: bool) {
     let operations: u64 = std::thread::scope(|scope| {
         let (store, stop, newest) = (&store, &stop, &newest[..]);
         let workers: Vec<_> = (0..4)
-            .map(|thread| scope.spawn(move || work(store, pool, ephemeral, thread, newest, stop)))
+            .map(|thread| scope.spawn(move || work(store, [pool, ephemeral], thread, newest, stop)))
             .collect();
         scope.spawn(|| turn_knobs(store, stop));
         scope.spawn(|| {
@@ -138,6 +151,8 @@ fn stress(shrink_inline: bool) {
     println!("{operations} operations, {stats:?}");
     assert!(operations > 1000 && stats.written_back_pages > 100 && stats.tier_loads > 100);
     store.check();
+    store.set_max_pool_bytes(0);
+    assert_eq!(store.shrink(&mut store.scratch()).stop, Stop::Done, "nothing is left that cannot leave");
     store.destroy_pool(pool);
     store.destroy_pool(ephemeral);
     store.check();
