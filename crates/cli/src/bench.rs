@@ -51,7 +51,7 @@ pub struct Options {
     pub zpool: Vec<String>,
 
     /// Measure with at most so many different pages, taken evenly from the files
-    #[arg(long, value_name = "N", default_value_t = 32_768, value_parser = clap::value_parser!(u32).range(256..))]
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(256..))]
     pub max_pages: u32,
 }
 

@@ -1,0 +1,119 @@
+//! The same pages in the kernel's zram and in ramfold: `zram-compare FILE [COMPRESSOR]` (as root).
+//!
+//! Adds a zram device of its own, writes FILE to it, prints what its `mm_stat` says, and removes it. Then stores the
+//! same pages in a [`Store`] with zsmalloc, without duplicates, since zram shares none. Both count all pages of
+//! memory that their zsmalloc holds; ramfold's index (zram's table likewise) is shown apart.
+
+use anyhow::{Context, Result, bail, ensure};
+use ramfold::{Config, Key, PAGE_SIZE, Page, PoolKind, Store};
+use ramfold_bench::pages::Pages;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Seek, Write};
+use std::path::Path;
+
+/// What the pages cost, in bytes.
+struct Outcome {
+    original: u64,
+    compressed: u64,
+    used: u64,
+}
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let Some(path) = arguments.next() else { bail!("usage: zram-compare FILE [COMPRESSOR]") };
+    let compressor = arguments.next().unwrap_or_else(|| "lz4".into());
+    let count = fs::metadata(&path).with_context(|| path.clone())?.len() / PAGE_SIZE as u64;
+    let pages = Pages::open(Some(Path::new(&path)))?;
+    println!("{count} pages, {compressor}");
+    println!(
+        "{:<10} {:>12} {:>12} {:>12} {:>8} {:>10}",
+        "", "original", "compressed", "memory", "ratio", "overhead"
+    );
+    print("zram", &in_zram(&pages, count, &compressor)?);
+    print("ramfold", &in_ramfold(&pages, count, &compressor)?);
+    Ok(())
+}
+
+fn print(name: &str, outcome: &Outcome) {
+    let Outcome { original, compressed, used } = outcome;
+    let per = |a: u64, b: u64| a as f64 / b.max(1) as f64;
+    let (ratio, overhead) = (per(*original, *used), per(*used, *compressed));
+    println!("{name:<10} {original:>12} {compressed:>12} {used:>12} {ratio:>8.3} {overhead:>10.4}");
+}
+
+/// A zram device that is removed when the value is dropped.
+struct Zram(u32);
+
+impl Zram {
+    fn add(compressor: &str, bytes: u64) -> Result<Self> {
+        let number =
+            fs::read_to_string("/sys/class/zram-control/hot_add").context("no zram here, or not root")?;
+        let device = Self(number.trim().parse()?);
+        fs::write(device.attribute("comp_algorithm"), compressor)
+            .with_context(|| format!("this zram has no {compressor}"))?;
+        fs::write(device.attribute("disksize"), bytes.to_string())?;
+        Ok(device)
+    }
+
+    fn attribute(&self, name: &str) -> String {
+        format!("/sys/block/zram{}/{name}", self.0)
+    }
+
+    /// The device's file; without devtmpfs it has to be made.
+    fn open(&self) -> Result<File> {
+        let path = format!("/dev/zram{}", self.0);
+        OpenOptions::new().write(true).open(&path).with_context(|| path)
+    }
+}
+
+impl Drop for Zram {
+    fn drop(&mut self) {
+        let gone = fs::write(self.attribute("reset"), "1")
+            .and_then(|()| fs::write("/sys/class/zram-control/hot_remove", self.0.to_string()));
+        if let Err(error) = gone {
+            eprintln!("zram{} is still there: {error}", self.0);
+        }
+    }
+}
+
+fn in_zram(pages: &Pages, count: u64, compressor: &str) -> Result<Outcome> {
+    let device = Zram::add(compressor, count * PAGE_SIZE as u64)?;
+    let mut disk = device.open()?;
+    let mut page: Page = [0; PAGE_SIZE];
+    for index in 0..count {
+        pages.fill(index, &mut page)?;
+        disk.write_all(&page)?;
+    }
+    ensure!(disk.stream_position()? == count * PAGE_SIZE as u64, "not all was written");
+    disk.sync_all()?;
+    drop(disk);
+    let stat = fs::read_to_string(device.attribute("mm_stat"))?;
+    let mut fields = stat.split_whitespace().map(str::parse::<u64>);
+    let mut next = || fields.next().context("mm_stat is too short")?.context("mm_stat is odd");
+    let (_, compressed, used) = (next()?, next()?, next()?);
+    Ok(Outcome { original: count * PAGE_SIZE as u64, compressed, used })
+}
+
+fn in_ramfold(pages: &Pages, count: u64, compressor: &str) -> Result<Outcome> {
+    let config = Config {
+        compressor: compressor.into(),
+        zpool: "zsmalloc".into(),
+        max_pool_bytes: u64::MAX,
+        duplicate_pages_enabled: false,
+        ..Config::default()
+    };
+    let store = Store::new(&config, None)?;
+    let pool = store.create_pool(PoolKind::Persistent, None);
+    let (mut scratch, mut page) = (store.scratch(), [0; PAGE_SIZE]);
+    for index in 0..count {
+        pages.fill(index, &mut page)?;
+        store.store(Key { pool, object: 0, index }, &page, &mut scratch)?;
+    }
+    let stats = store.stats();
+    println!("ramfold's index and tables: {:.1} bytes a page", stats.meta_bytes as f64 / count as f64);
+    Ok(Outcome {
+        original: count * PAGE_SIZE as u64,
+        compressed: stats.compr_data_size,
+        used: stats.pool_total_size,
+    })
+}
