@@ -136,7 +136,7 @@ fn the_file_tier_brings_back_what_was_written() {
 /// What may happen to pages while writeback writes them.
 const MEANWHILE: [fn(&Store, PoolId); 6] = [
     |store, pool| change(store, pool, |index| Some(index + 10_000)),
-    |store, pool| change(store, pool, |index| Some(index)),
+    |store, pool| change(store, pool, Some),
     |store, pool| change(store, pool, |_| None),
     |store, pool| store.rename_range(pool, 0, 0, 5000, 50),
     // There and back: under its key again, and not the one that was marked.
