@@ -199,8 +199,8 @@ fn job_control_stops_and_continues_both() {
 
 #[test]
 fn ignored_signals_stay_ignored() {
-    let script = format!("trap '' HUP; exec \"$0\" run -m 64M -- sh -c 'kill -HUP $$; echo lived'");
-    let outcome = finish(Command::new("sh").args(["-c", &script, PATH]));
+    let script = r#"trap '' HUP; exec "$0" run -m 64M -- sh -c 'kill -HUP $$; echo lived'"#;
+    let outcome = finish(Command::new("sh").args(["-c", script, PATH]));
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "lived\n"));
 }
 

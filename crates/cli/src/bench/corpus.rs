@@ -47,7 +47,7 @@ impl Corpus {
             return Err(Failure::failed(format!(
                 "bench pages: the files have {} different pages, too few to measure (give files of at least {} MiB)",
                 unique.len(),
-                MIN_PAGES * PAGE_SIZE >> 20
+                (MIN_PAGES * PAGE_SIZE) >> 20
             )));
         }
         Ok(Self { pages, same_filled: same, duplicates, unique: select(unique, most) })
