@@ -72,18 +72,10 @@ struct call {
     const void *actions, *attributes;
 };
 
-/* The next function of that name; found before vfork where possible, by ramfold_exec_resolve. */
-static void *real_execvpe, *real_posix_spawn, *real_posix_spawnp;
-
-void ramfold_exec_resolve(void) {
-    real_execvpe = dlsym(RTLD_NEXT, "execvpe");
-    real_posix_spawn = dlsym(RTLD_NEXT, "posix_spawn");
-    real_posix_spawnp = dlsym(RTLD_NEXT, "posix_spawnp");
-}
-
-static void *resolved(void **real) {
-    if (!*real) ramfold_exec_resolve();
-    return *real;
+/* libc's function of that name. Looked for after vfork too: the answer is the parent's as well. */
+static void *real(void **found, const char *name) {
+    if (!*found) *found = dlsym(RTLD_NEXT, name);
+    return *found;
 }
 
 static int launch_execve(void *p, char **envp) {
@@ -98,14 +90,15 @@ static int launch_execveat(void *p, char **envp) {
 
 static int launch_execvpe(void *p, char **envp) {
     struct call *c = p;
-    int (*real)(const char *, char *const *, char *const *) = resolved(&real_execvpe);
-    return real(c->path, c->argv, envp);
+    static void *found;
+    int (*execvpe)(const char *, char *const *, char *const *) = real(&found, "execvpe");
+    return execvpe(c->path, c->argv, envp);
 }
 
 static int launch_spawn(void *p, char **envp) {
     struct call *c = p;
-    int (*real)(pid_t *, const char *, const void *, const void *, char *const *, char *const *) = c->real;
-    return real(c->pid, c->path, c->actions, c->attributes, c->argv, envp);
+    int (*spawn)(pid_t *, const char *, const void *, const void *, char *const *, char *const *) = c->real;
+    return spawn(c->pid, c->path, c->actions, c->attributes, c->argv, envp);
 }
 
 int ramfold_execve(const char *path, char *const *argv, char *const *envp) {
@@ -138,14 +131,16 @@ int ramfold_fexecve(int fd, char *const *argv, char *const *envp) {
 int ramfold_posix_spawn(pid_t *pid, const char *path, const void *actions, const void *attributes,
                         char *const *argv, char *const *envp) {
     struct call c = {.pid = pid, .path = path, .actions = actions, .attributes = attributes, .argv = argv};
-    c.real = resolved(&real_posix_spawn);
+    static void *found;
+    c.real = real(&found, "posix_spawn");
     return with_environment(envp, launch_spawn, &c);
 }
 
 int ramfold_posix_spawnp(pid_t *pid, const char *file, const void *actions, const void *attributes,
                          char *const *argv, char *const *envp) {
     struct call c = {.pid = pid, .path = file, .actions = actions, .attributes = attributes, .argv = argv};
-    c.real = resolved(&real_posix_spawnp);
+    static void *found;
+    c.real = real(&found, "posix_spawnp");
     return with_environment(envp, launch_spawn, &c);
 }
 

@@ -13,7 +13,6 @@ const MOST: usize = 16;
 
 unsafe extern "C" {
     static mut ramfold_kept: [*const c_char; MOST + 1];
-    fn ramfold_exec_resolve();
 }
 
 /// Remembers the variables to keep, and this library's own path for LD_PRELOAD. Copies: programs overwrite the
@@ -26,8 +25,6 @@ pub fn keep_environment() {
         // SAFETY: there is one thread yet, and the list keeps its null at the end.
         unsafe { ramfold_kept[i] = string.into_raw() };
     }
-    // SAFETY: as above.
-    unsafe { ramfold_exec_resolve() };
 }
 
 /// The path that the dynamic linker loaded this library from.

@@ -7,7 +7,7 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use rustix::thread::gettid;
 
@@ -25,23 +25,10 @@ struct Entry {
 
 static TABLE: [Entry; ENTRIES] =
     [const { Entry { tid: AtomicU32::new(0), cpu: AtomicPtr::new(ptr::null_mut()) } }; ENTRIES];
-/// Distance of the area from the thread pointer; 0 when libc registers none.
-static OFFSET: AtomicIsize = AtomicIsize::new(0);
 
 unsafe extern "C" {
-    fn ramfold_thread_pointer() -> *mut c_void;
-}
-
-/// Asks libc where it puts the areas; may allocate.
-pub fn find_rseq() {
-    // SAFETY: libc's variables, by the types its header gives them.
-    unsafe {
-        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
-        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
-        if !offset.is_null() && !size.is_null() && *size != 0 {
-            OFFSET.store(*offset, Ordering::Release);
-        }
-    }
+    /// This thread's area; null when libc registers none.
+    fn ramfold_rseq() -> *mut c_void;
 }
 
 fn places(tid: u32) -> impl Iterator<Item = &'static Entry> {
@@ -54,15 +41,14 @@ fn own_tid() -> u32 {
 
 /// Enters this thread.
 pub fn enter() {
-    let offset = OFFSET.load(Ordering::Acquire);
-    if offset == 0 {
+    // SAFETY: asks about this thread.
+    let area = unsafe { ramfold_rseq() };
+    if area.is_null() {
         return;
     }
     let tid = own_tid();
     let claim = |e: &&Entry| e.tid.compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed).is_ok();
     if let Some(entry) = places(tid).find(claim) {
-        // SAFETY: reads this thread's own register.
-        let area = unsafe { ramfold_thread_pointer() }.wrapping_byte_offset(offset);
         entry.cpu.store(area.wrapping_byte_add(CPU_ID).cast(), Ordering::Release);
     }
 }

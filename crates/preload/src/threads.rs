@@ -37,7 +37,6 @@ pub fn register_main() {
     if unsafe { libc::pthread_key_create(&raw mut key, Some(ended)) } == 0 {
         KEY.store(key + 1, Ordering::Release);
     }
-    running::find_rseq();
     running::enter();
     watch(1);
 }
