@@ -12,6 +12,7 @@
 //! Guarantee: a read gives what was written or an error (AES-256-GCM, `record`); a failed write changes no
 //! record; reads and discards never wait for a running write or the cleaner.
 
+mod ahead;
 mod cleaner;
 mod device;
 mod extents;
@@ -25,6 +26,7 @@ mod tests;
 pub use extents::{EXTENT_BYTES, ExtentSource, LocalExtents};
 
 use super::{ReadError, Slot, Tier, WriteError};
+use ahead::ReadAhead;
 use device::{BLOCK, Device, Disk};
 use log::Log;
 use record::Sealer;
@@ -48,6 +50,8 @@ pub struct FileTier {
     log: Mutex<Log>,
     /// Protects what is where. Held for single look-ups and changes, never over I/O.
     tables: Mutex<Tables>,
+    /// Never waited for: who finds it in use reads the file.
+    ahead: ReadAhead,
 }
 
 /// Both locks of a tier, held over a fork by the thread that forks. See [`FileTier::quiesce`].
@@ -75,7 +79,7 @@ impl FileTier {
         writer_id: u32,
     ) -> Self {
         let (log, tables) = (Mutex::new(Log::new(writer_id)), Mutex::default());
-        Self { device, source, sealer: Sealer::new(&key), log, tables }
+        Self { device, source, sealer: Sealer::new(&key), log, tables, ahead: ReadAhead::default() }
     }
 
     /// Waits for a running write and keeps others, reads too, from starting. To be held over a fork, so that the
@@ -111,7 +115,8 @@ impl FileTier {
         }
     }
 
-    fn read_at(&self, place: Place, slot: u64, out: &mut [u8]) -> Result<usize, ReadError> {
+    /// Reads a record at its place; `copied`: a copy that was read ahead will do.
+    fn read_at(&self, place: Place, slot: u64, copied: bool, out: &mut [u8]) -> Result<usize, ReadError> {
         // Aligned within a block more, so that no unsafe code is needed to align it.
         let mut stack = [0; (RECORD_BLOCKS + 1) * BLOCK];
         let start = stack.as_ptr().align_offset(BLOCK).min(BLOCK);
@@ -120,7 +125,11 @@ impl FileTier {
         let (first, end) = (at - at % BLOCK, at + record::footprint(header.length));
         let blocks = &mut stack[start..][..(end - first).next_multiple_of(BLOCK)];
         let from = position(place.location.extent) + first as u64;
-        let length = device::fill(&*self.device, blocks, from)?;
+        let length = if copied && self.ahead.read(&*self.device, blocks, from)? {
+            blocks.len()
+        } else {
+            device::fill(&*self.device, blocks, from)?
+        };
         let record = blocks[..length].get_mut(at - first..).ok_or(ReadError::Corrupt)?;
         let data = self.sealer.open(place.series, place.location.offset, header, record);
         let data = data.ok_or(ReadError::Corrupt)?;
@@ -161,9 +170,9 @@ impl Tier for FileTier {
         let mut failed = None;
         loop {
             let place = self.tables().place(slot.to_bits()).ok_or(ReadError::Corrupt)?;
-            match self.read_at(place, slot.to_bits(), out) {
-                // The cleaner may have moved the record meanwhile, or a fork come between (see `device`): an error
-                // counts when it comes twice from one place.
+            match self.read_at(place, slot.to_bits(), failed.is_none(), out) {
+                // The cleaner may have moved the record meanwhile, or a fork come between (see `device`), or the copy
+                // be old: an error counts when it comes twice from one place.
                 Err(_) if failed != Some(place) => failed = Some(place),
                 result => return result,
             }
@@ -181,7 +190,7 @@ impl Tier for FileTier {
 
     /// Waits for a running write, unlike the rest.
     fn meta_bytes(&self) -> usize {
-        size_of::<Self>() + self.log().meta_bytes() + self.tables().meta_bytes()
+        size_of::<Self>() + self.ahead.meta_bytes() + self.log().meta_bytes() + self.tables().meta_bytes()
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct Engine {
     pub(crate) pages: Pages,
     pub(crate) store: Store,
     pub(crate) pool: PoolId,
+    /// Bytes that all pools of the run together may have.
+    max_pool: u64,
     pub(crate) usage: Usage,
     pub(crate) tier: Option<Arc<FileTier>>,
     pub(crate) gate: Arc<Gate>,
@@ -105,6 +107,7 @@ impl Engine {
             store,
             tier: parts.tier,
             pool,
+            max_pool: parts.store.max_pool_bytes,
             usage: parts.usage,
             gate: parts.gate,
             staging,
@@ -207,6 +210,16 @@ impl Engine {
     /// Enters what this process uses.
     pub(crate) fn refresh_usage(&self) {
         self.usage.refresh(self.pages.resident() * PAGE as u64, self.store.pool_bytes());
+    }
+
+    /// Leaves to this process's pool what the pools of the run's other processes leave of the most that all may
+    /// have, but never less than a sixteenth of it.
+    pub(crate) fn share_pool(&self) {
+        let segment = self.usage.segment();
+        let mine = segment.gauge(self.usage.slot(), Gauge::Pool);
+        let others = segment.gauge_sum(Gauge::Pool).saturating_sub(mine);
+        let share = self.max_pool.saturating_sub(others).max(self.max_pool / 16);
+        self.store.set_max_pool_bytes(share);
     }
 
     /// Bytes that the evictor should free now.

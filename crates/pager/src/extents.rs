@@ -1,10 +1,11 @@
 //! The swap file of the run, as the tier of one process: its extents are handed out by the segment.
 
-use crate::pager::Tier;
+use crate::pager::{Host, Tier};
 use crate::usage::Account;
 use ramfold::tier::file::{ExtentSource, FileTier};
 use rustix::fs::FallocateFlags;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 /// Extents of the run's swap file that this process holds.
@@ -25,9 +26,15 @@ impl ExtentSource for RunExtents {
 }
 
 /// The tier over the swap file, if there is one.
-pub(crate) fn open_tier(swap: Option<File>, account: &Arc<Account>) -> std::io::Result<Tier> {
+pub(crate) fn open_tier(
+    swap: Option<File>,
+    account: &Arc<Account>,
+    host: &dyn Host,
+) -> std::io::Result<Tier> {
     let Some(file) = swap else { return Ok(None) };
-    let extents = RunExtents { account: Arc::clone(account), file: file.try_clone()? };
+    let again = crate::fds::raise(file.try_clone()?.into())?;
+    host.protect_fd(again.as_raw_fd());
+    let extents = RunExtents { account: Arc::clone(account), file: again.into() };
     let (key, writer) = (account.segment.key(), writer_id(account));
     Ok(Some(Arc::new(FileTier::new(file, Box::new(extents), key, writer))))
 }

@@ -255,7 +255,7 @@ impl Pager {
         let parts = Parts {
             store: config.store,
             mode: config.mode,
-            tier: extents::open_tier(config.swap, &account)?,
+            tier: extents::open_tier(config.swap, &account, self.host)?,
             reserved: Arc::clone(&self.reserved),
             pages: Pages::new(range.start, range.len())?,
             space: Arc::clone(&self.space),

@@ -134,7 +134,11 @@ impl Uffd {
             let fd = open_fd()?;
             let mut arg = ApiArg { api: API, features, ..ApiArg::default() };
             match ioctl(fd.as_raw_fd(), linux_raw_sys::ioctl::UFFDIO_API.into(), &mut arg) {
-                Ok(()) => return Ok(Self { fd, can_move: features & FEATURE_MOVE != 0 }),
+                Ok(()) => {
+                    let fd = crate::fds::raise(fd)
+                        .map_err(|errno| UffdError::Unsupported(errno.raw_os_error()))?;
+                    return Ok(Self { fd, can_move: features & FEATURE_MOVE != 0 });
+                }
                 Err(Errno::INVAL) => {}
                 Err(errno) => return Err(UffdError::Unsupported(errno.raw_os_error())),
             }

@@ -3,7 +3,8 @@
 //! The pager knows exactly how many managed pages are resident and what the pool holds. Everything else that
 //! is anonymous memory (the program's own data and stacks, the pager's tables, memory that was allocated
 //! before the pager began) is what the kernel counts beyond that: `RssAnon` less the two. It is read from
-//! /proc/self/statm now and then (a few microseconds), not for each fault.
+//! /proc/self/statm now and then (a few microseconds), not for each fault. What a forked child shares with its
+//! parent counts for the parent only.
 //!
 //! Two marks steer eviction: over *low* (the limit less a small reserve) the evictor works until under it; over
 //! *high* (the limit itself) a fault makes room before it takes a page.
@@ -14,7 +15,7 @@ use crate::sys::PAGE;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// This process's account in the run's shared budget.
 #[derive(Debug)]
@@ -28,6 +29,10 @@ pub(crate) struct Account {
 pub(crate) struct Usage {
     pub(crate) account: Arc<Account>,
     statm: OwnedFd,
+    /// Resident bytes when the account was last brought up to date.
+    entered: AtomicU64,
+    /// Bytes that a forked child shares with its parent, copy-on-write: the parent's account has them.
+    inherited: AtomicU64,
 }
 
 impl Account {
@@ -42,7 +47,8 @@ impl Account {
 
 impl Usage {
     pub(crate) fn new(account: Arc<Account>) -> Result<Self, Errno> {
-        Ok(Self { account, statm: open_own("/proc/self/statm")? })
+        let statm = open_own("/proc/self/statm")?;
+        Ok(Self { account, statm, entered: AtomicU64::new(0), inherited: AtomicU64::new(0) })
     }
 
     pub(crate) fn segment(&self) -> &Segment {
@@ -57,19 +63,36 @@ impl Usage {
         self.statm.as_raw_fd()
     }
 
-    /// In a forked child: its own slot, and its own statm under the old descriptor's number.
+    /// In a forked child: its own slot and its own statm.
     pub(crate) fn become_child(&self, slot: SlotId) -> Result<(), Errno> {
         self.account.slot.store(slot.0, Ordering::Relaxed);
-        crate::fds::replace(self.raw_fd(), open_own("/proc/self/statm")?)
+        self.follow_thread()?;
+        self.inherited.store(self.anonymous(), Ordering::Relaxed);
+        self.entered.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads usage through the calling thread from now on, under the old descriptor's number: /proc tells nothing
+    /// more through a thread that has ended, and the program's first thread may end before the program.
+    pub(crate) fn follow_thread(&self) -> Result<(), Errno> {
+        crate::fds::replace(self.raw_fd(), open_own("/proc/thread-self/statm")?)
     }
 
     /// Enters what this process has now, in bytes.
     pub(crate) fn refresh(&self, resident: u64, pool: u64) {
-        let own = self.anonymous().saturating_sub(resident + pool);
+        let anonymous = self.anonymous();
+        let own = anonymous.saturating_sub(resident + pool);
+        let mut shared = self.inherited.fetch_min(anonymous, Ordering::Relaxed).min(anonymous);
+        let mut less = |bytes: u64| {
+            let part = bytes.min(shared);
+            shared -= part;
+            bytes - part
+        };
         let (segment, slot) = (self.segment(), self.slot());
-        segment.publish(slot, Gauge::Own, own);
-        segment.publish(slot, Gauge::Pool, pool);
-        segment.publish(slot, Gauge::Resident, resident);
+        segment.publish(slot, Gauge::Own, less(own));
+        segment.publish(slot, Gauge::Pool, less(pool));
+        segment.publish(slot, Gauge::Resident, less(resident));
+        self.entered.store(resident, Ordering::Relaxed);
     }
 
     /// Bytes over the mark at which the evictor starts.
@@ -85,8 +108,7 @@ impl Usage {
 
     /// What the whole run uses, with this process's resident pages as they are now.
     fn now(&self, resident: u64) -> u64 {
-        let entered = self.segment().gauge(self.slot(), Gauge::Resident);
-        (self.segment().in_use() + resident).saturating_sub(entered)
+        (self.segment().in_use() + resident).saturating_sub(self.entered.load(Ordering::Relaxed))
     }
 
     /// RssAnon in bytes.

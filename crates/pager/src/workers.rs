@@ -70,11 +70,12 @@ fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
             engine.exhausted.store(false, Ordering::Relaxed);
             return true;
         }
+        if engine.store.needs_shrink() {
+            // What the store would refuse is not worth compressing.
+            engine.shrink(evictor.scratch());
+        }
         let evicted = evictor.evict(engine, EVICTOR_BLOCKS);
         engine.refresh_usage();
-        if engine.store.needs_shrink() {
-            engine.keeper.call();
-        }
         if evicted.pages > 0 || (evicted.refused > 0 && engine.shrink(evictor.scratch())) {
             in_vain = 0;
             engine.exhausted.store(false, Ordering::Relaxed);
@@ -92,6 +93,9 @@ fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
 /// Writes back when the pool is full, compacts it when it is sparse, and publishes the counters.
 fn keep(engine: &Engine) {
     let mut scratch = engine.store.scratch();
+    if let Err(errno) = engine.usage.follow_thread() {
+        engine.die(&format!("the memory in use cannot be told ({errno})"));
+    }
     while !engine.stopping.load(Ordering::Acquire) {
         {
             let _inside = engine.gate.enter();
@@ -99,6 +103,7 @@ fn keep(engine: &Engine) {
                 engine.shrink(&mut scratch);
             }
             engine.refresh_usage();
+            engine.share_pool();
             engine.publish_books();
         }
         if engine.over_low() > 0 {

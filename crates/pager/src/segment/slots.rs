@@ -13,6 +13,9 @@ struct Identity {
     start_stack: u64,
 }
 
+/// The start time of a slot that waits for a forked child: no process started when the machine did.
+const PREPARED: u64 = 0;
+
 impl Identity {
     /// Of the process `who` (a number, or `self`), from the `/proc` that is mounted here.
     fn of(who: &str) -> Option<Self> {
@@ -22,7 +25,9 @@ impl Identity {
         let pid = std::str::from_utf8(stat.split(|byte| *byte == b' ').next()?).ok()?.parse().ok()?;
         let rest = std::str::from_utf8(stat.get(name_end + 2..)?).ok()?;
         let field = |number: usize| rest.split(' ').nth(number - 3)?.parse::<u64>().ok();
-        if rest.starts_with(['Z', 'X']) {
+        // A process whose first thread has ended looks dead, but for the number of its threads.
+        let threads = field(20)?;
+        if rest.starts_with('X') || (rest.starts_with('Z') && threads < 2) {
             return None;
         }
         Some(Self { pid, start_time: field(22)?, start_stack: field(28)? })
@@ -54,7 +59,8 @@ impl Segment {
     /// it attaches, since its old memory is gone and its charge is not.
     pub fn release_stale(&self, pid: u32, discard: &dyn Fn(u32)) {
         for (index, slot) in self.used_slots().iter().enumerate() {
-            if slot.pid.load(Ordering::Acquire) == pid {
+            let prepared = slot.start_time.load(Ordering::Relaxed) == PREPARED;
+            if slot.pid.load(Ordering::Acquire) == pid && !prepared {
                 self.release_owned(SlotId(index), pid, discard);
             }
         }
@@ -77,8 +83,9 @@ impl Segment {
     }
 
     /// Before a fork: takes a slot for the child and a count on every extent that `parent` holds, so that what
-    /// the child will inherit stays readable whatever the parent does. The slot is under the parent's name until
-    /// [`Segment::adopt`]; after a failed fork the parent releases it.
+    /// the child will inherit stays readable whatever the parent does, even if it ends at once. The slot is under the
+    /// parent's name, and never reaped, until [`Segment::adopt`]; if the fork fails or the child is killed before
+    /// that, what it holds is lost to the run.
     ///
     /// # Errors
     /// As [`Segment::attach`].
@@ -86,8 +93,8 @@ impl Segment {
         let of = &self.slots()[parent.0];
         let child = self.claim(Identity {
             pid: of.pid.load(Ordering::Relaxed),
-            start_time: of.start_time.load(Ordering::Relaxed),
-            start_stack: of.start_stack.load(Ordering::Relaxed),
+            start_time: PREPARED,
+            start_stack: 0,
         })?;
         for (index, word) in self.held(parent).iter().enumerate() {
             let bits = word.load(Ordering::Relaxed);
@@ -149,7 +156,8 @@ impl Segment {
         let mut reaped = 0;
         for (index, slot) in self.used_slots().iter().enumerate() {
             let pid = slot.pid.load(Ordering::Acquire);
-            if pid == 0 || pid == BUSY {
+            let prepared = slot.start_time.load(Ordering::Relaxed) == PREPARED;
+            if pid == 0 || pid == BUSY || prepared {
                 continue;
             }
             let known = Identity {
