@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 
 use rustix::thread::Timespec;
 
+use crate::lock::{self, Lock};
+use crate::sys;
 use crate::tls::Thread;
-use crate::{lock, sys};
 
 /// Slot 0 counts the passes of threads without a slot of their own.
 const SHARED: u32 = 1024;
@@ -27,6 +28,8 @@ struct Slot {
 
 static SLOT: [Slot; SLOTS] = [const { Slot { inside: AtomicU32::new(0), taken: AtomicU32::new(0) } }; SLOTS];
 static CLOSED: AtomicU32 = AtomicU32::new(0);
+/// Forks one after another: libc lets two threads run their handlers at the same time.
+static FORK: Lock<()> = Lock::new(());
 
 /// A thread inside the heap.
 pub struct Pass(NonNull<Thread>);
@@ -93,14 +96,22 @@ pub fn leave_for_good(mut thread: NonNull<Thread>) {
     }
 }
 
+/// The slot that is this thread's alone.
+fn own_slot(thread: NonNull<Thread>) -> Option<usize> {
+    // SAFETY: the block is this thread's own.
+    let slot = unsafe { thread.as_ref().slot };
+    (slot != 0 && slot != SHARED).then_some(slot as usize)
+}
+
 /// Closes the gate and waits until no other thread is inside.
 pub fn close(thread: NonNull<Thread>) {
+    FORK.take();
     CLOSED.store(1, Ordering::SeqCst);
     everyone_sees();
-    // SAFETY: the block is this thread's own.
-    let own = unsafe { thread.as_ref().slot } as usize % SLOTS;
+    let own = own_slot(thread);
+    let others = || (0..SLOTS).filter(|i| Some(*i) != own);
     let mut patience = 10_000;
-    while patience > 0 && (0..SLOTS).any(|i| i != own && SLOT[i].inside.load(Ordering::Acquire) != 0) {
+    while patience > 0 && others().any(|i| SLOT[i].inside.load(Ordering::Acquire) != 0) {
         let pause = Timespec { tv_sec: 0, tv_nsec: 100_000 };
         let _ = rustix::thread::nanosleep(&pause);
         patience -= 1;
@@ -110,14 +121,14 @@ pub fn close(thread: NonNull<Thread>) {
 /// Opens the gate again, in the parent.
 pub fn open() {
     CLOSED.store(0, Ordering::SeqCst);
-    lock::wake(&CLOSED, u32::MAX);
+    lock::wake(&CLOSED, lock::ALL);
+    FORK.release();
 }
 
 /// Opens the gate in the child, where this is the only thread.
 pub fn open_in_child(thread: NonNull<Thread>) {
-    // SAFETY: the block is this thread's own.
-    let own = unsafe { thread.as_ref().slot } as usize % SLOTS;
-    for (i, slot) in SLOT.iter().enumerate().filter(|(i, _)| *i != own) {
+    let own = own_slot(thread);
+    for (i, slot) in SLOT.iter().enumerate().filter(|(i, _)| Some(*i) != own) {
         if i != 0 && slot.taken.load(Ordering::Relaxed) != 0 {
             slot.taken.store(0, Ordering::Relaxed);
         }
@@ -126,6 +137,7 @@ pub fn open_in_child(thread: NonNull<Thread>) {
         }
     }
     CLOSED.store(0, Ordering::SeqCst);
+    FORK.release();
 }
 
 /// A memory barrier in every running thread of this process.

@@ -86,7 +86,7 @@ fn start() -> bool {
     let active = make_pager();
     drop(internal);
     STATE.store(if active { ACTIVE } else { INERT }, Ordering::Release);
-    lock::wake(&STATE, u32::MAX);
+    lock::wake(&STATE, lock::ALL);
     active
 }
 

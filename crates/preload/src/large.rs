@@ -78,9 +78,9 @@ pub fn free(p: *mut c_void) {
 /// The block with its new size, perhaps elsewhere; null, and the old block untouched, when that cannot be had.
 pub fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
     let addr = p.addr();
-    let (Some(pager), Some(block), Some(len)) = (init::pager(), get(p), sys::pages(size)) else {
-        return ptr::null_mut();
-    };
+    let (Some(pager), Some(len)) = (init::pager(), sys::pages(size)) else { return ptr::null_mut() };
+    // Out of the table first: once the pages have moved, another thread may get the old address.
+    let Some(block) = BLOCKS.lock().remove(&addr) else { return ptr::null_mut() };
     let moved = if len <= block.len {
         shrink(&pager, addr, block, len)
     } else if pager.exhausted() {
@@ -88,13 +88,16 @@ pub fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
     } else {
         grow(&pager, addr, block, len)
     };
-    let Ok((addr, block)) = moved else { return ptr::null_mut() };
-    let mut blocks = BLOCKS.lock();
-    if addr != p.addr() {
-        blocks.remove(&p.addr());
+    match moved {
+        Ok((addr, block)) => {
+            set(addr, block);
+            ptr::with_exposed_provenance_mut(addr)
+        }
+        Err(_) => {
+            set(addr, block);
+            ptr::null_mut()
+        }
     }
-    blocks.insert(addr, block);
-    ptr::with_exposed_provenance_mut(addr)
 }
 
 type Moved = Result<(usize, Block), MapError>;

@@ -18,6 +18,9 @@ pub fn wait(word: &AtomicU32, value: u32) {
     let _ = futex::wait(word, futex::Flags::PRIVATE, value, None);
 }
 
+/// As many sleepers as there are: the kernel takes the count as an int.
+pub const ALL: u32 = i32::MAX.cast_unsigned();
+
 /// Wakes up to `count` sleepers of `word`.
 pub fn wake(word: &AtomicU32, count: u32) {
     let _ = futex::wake(word, futex::Flags::PRIVATE, count);
