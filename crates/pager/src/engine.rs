@@ -24,7 +24,7 @@ use ramfold::{Key, PoolId, PoolKind, Scratch, Store};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Blocks that all evictors together can hold in the staging window.
@@ -59,8 +59,10 @@ pub(crate) struct Engine {
     pub(crate) stopping: AtomicBool,
     /// Nothing more can be evicted: pool and tier are full, or there is no tier.
     pub(crate) exhausted: AtomicBool,
-    /// Blocks evicted so far: the clock by which the age of an eviction is told.
-    pub(crate) evictions: AtomicU32,
+    /// Pages evicted so far: the clock by which the age of an eviction is told.
+    pub(crate) evictions: AtomicU64,
+    /// Evictions in a tick of the clock: a sixteenth of the pages that the limit holds.
+    tick: u64,
     queue: Mutex<VecDeque<u32>>,
     books: Mutex<Books>,
 }
@@ -100,6 +102,7 @@ impl Engine {
         let pool = store.create_pool(PoolKind::Persistent, None);
         let staging = Staging::new()?;
         uffd.register(staging.base, STAGING_BYTES)?;
+        let tick = (parts.usage.segment().limit() / PAGE as u64 / 16).max(1);
         Ok(Self {
             host,
             uffd,
@@ -120,7 +123,8 @@ impl Engine {
             pagemap: open_own("/proc/self/pagemap")?,
             stopping: AtomicBool::new(false),
             exhausted: AtomicBool::new(false),
-            evictions: AtomicU32::new(0),
+            evictions: AtomicU64::new(0),
+            tick,
             queue: Mutex::new(VecDeque::new()),
             books: Mutex::default(),
         })
@@ -173,6 +177,16 @@ impl Engine {
     /// The store's key of a page.
     pub(crate) fn key(&self, page: usize) -> Key {
         Key { pool: self.pool, object: 0, index: page as u64 }
+    }
+
+    /// The time, in ticks.
+    pub(crate) fn clock(&self) -> u8 {
+        (self.evictions.load(Ordering::Relaxed) / self.tick).to_le_bytes()[0]
+    }
+
+    /// Evictions since the clock told `time`; a very old time may look young (the clock goes round).
+    pub(crate) fn evictions_since(&self, time: u8) -> u64 {
+        u64::from(self.clock().wrapping_sub(time)) * self.tick
     }
 
     /// Takes a page as resident and sees to it that its block is queued for eviction.

@@ -26,7 +26,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 /// Heat given to a page that could not be evicted, so that it is not tried again at once.
-const STUCK: u8 = 4;
+const STUCK: u16 = 4;
 
 /// One worker with its part of the staging window. Not shared between threads.
 pub(crate) struct Evictor {
@@ -163,6 +163,7 @@ fn commit(engine: &Engine, detached: &Detached, evicted: &mut Evicted) {
         match (group.state(page) == State::Evicting, stored) {
             (true, true) => {
                 group.set(page, State::Stored);
+                group.set_left(page, engine.clock());
                 evicted.pages += 1;
             }
             (true, false) => {
@@ -177,8 +178,8 @@ fn commit(engine: &Engine, detached: &Detached, evicted: &mut Evicted) {
         }
     }
     engine.staging.hold(detached.place, None);
-    let now = engine.evictions.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-    engine.pages.block(detached.block).end_eviction(now);
+    engine.evictions.fetch_add(detached.pages.count_ones().into(), Ordering::Relaxed);
+    engine.pages.block(detached.block).end_eviction();
     requeue_if_resident(engine, &group, detached.block);
 }
 
@@ -306,7 +307,7 @@ fn present(engine: &Engine, page: usize) -> bool {
 
 /// Ends the eviction of a block that gave nothing; its group is locked.
 fn give_up(engine: &Engine, group: &Group<'_>, block: usize) {
-    engine.pages.block(block).end_eviction(engine.evictions.load(Ordering::Relaxed));
+    engine.pages.block(block).end_eviction();
     requeue_if_resident(engine, group, block);
 }
 

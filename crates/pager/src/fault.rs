@@ -9,7 +9,7 @@
 
 use crate::engine::Engine;
 use crate::evict::{Evictor, take_back};
-use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
+use crate::pages::{GROUP_PAGES, Group, State};
 use crate::segment::Counter;
 use crate::streams::Streams;
 use crate::sys::{self, PAGE};
@@ -232,10 +232,10 @@ fn settle(engine: &Engine, page: usize, fault: Fault) {
     engine.uffd.wake(addr, PAGE);
 }
 
-/// A page that comes back sooner than the resident memory is replaced once is worth keeping.
+/// A page that comes back before as many were evicted as are resident is worth keeping (the refault distance of
+/// `mm/workingset.c`).
 fn warm(engine: &Engine, group: &Group<'_>, page: usize) {
-    let now = engine.evictions.load(Ordering::Relaxed);
-    let age = u64::from(engine.pages.block(page / BLOCK_PAGES).age(now)) * BLOCK_PAGES as u64;
+    let soon = engine.evictions_since(group.left(page)) < engine.pages.resident();
     let heat = group.heat(page);
-    group.set_heat(page, if age < engine.pages.resident() { heat * 2 + 1 } else { heat / 2 });
+    group.set_heat(page, if soon { heat * 2 + 1 } else { heat / 2 });
 }

@@ -1,4 +1,4 @@
-//! One byte for each page of the managed range: where the page is, and how often it came back.
+//! Two bytes for each page of the managed range: where the page is, how often it came back, and when it left.
 //!
 //! ```text
 //!            touch              evict             compressed
@@ -12,18 +12,18 @@
 //! *None*: no contents; a touch gives zeros. *Resident*: present in the program's page tables. *Evicting*: taken
 //! out of them, the contents lie in a staging window until the store has them. *Stored*: in the store only.
 //!
-//! Pages are grouped by 1024 (4 MiB); a page's byte changes only under its group's lock (256 locks, by hash of
+//! Pages are grouped by 1024 (4 MiB); a page's word changes only under its group's lock (256 locks, by hash of
 //! the group). What the lock also covers: the page-table change that goes with a state change, and the store
 //! entry of a page while it is Stored. Two groups' locks are never held together.
 //!
-//! The tables are reserved for the whole range and cost memory only where they are touched: one byte a page,
-//! eight bytes a block.
+//! The tables are reserved for the whole range and cost memory only where they are touched: two bytes a page,
+//! four bytes a block.
 
 use crate::sys::{self, PAGE};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Pages in a block, the unit of eviction.
@@ -33,7 +33,11 @@ pub(crate) const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE;
 /// Pages in a group, the unit of locking.
 pub(crate) const GROUP_PAGES: usize = 1024;
 const LOCKS: usize = 256;
-const MAX_HEAT: u8 = 15;
+const MAX_HEAT: u16 = 15;
+/// The parts of a page's word.
+const STATE: u16 = 0x000f;
+const HEAT: u16 = 0x00f0;
+const LEFT: u16 = 0xff00;
 
 /// Where a page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,12 +48,10 @@ pub(crate) enum State {
     Stored,
 }
 
-/// Per block: whether the evictor's queue holds it, whether an evictor works on it, and when it was last
-/// evicted from (in evicted blocks since the start).
+/// Per block: whether the evictor's queue holds it, and whether an evictor works on it.
 #[derive(Debug)]
 pub(crate) struct Block {
     flags: AtomicU32,
-    evicted_at: AtomicU32,
 }
 
 const QUEUED: u32 = 1;
@@ -60,7 +62,7 @@ const BUSY: u32 = 2;
 pub(crate) struct Pages {
     base: usize,
     len: usize,
-    states: NonNull<AtomicU8>,
+    states: NonNull<AtomicU16>,
     blocks: NonNull<Block>,
     live: NonNull<AtomicU32>,
     locks: Box<[Mutex<()>]>,
@@ -86,7 +88,7 @@ impl Pages {
         Ok(Self {
             base,
             len: count,
-            states: sys::map_own(count)?.cast(),
+            states: sys::map_own(count * size_of::<AtomicU16>())?.cast(),
             blocks: sys::map_own(count / BLOCK_PAGES * size_of::<Block>())?.cast(),
             live: sys::map_own(count / GROUP_PAGES * size_of::<AtomicU32>())?.cast(),
             locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
@@ -145,7 +147,7 @@ impl Pages {
         unsafe { self.live.add(page / GROUP_PAGES).as_ref() }
     }
 
-    fn byte(&self, page: usize) -> &AtomicU8 {
+    fn word(&self, page: usize) -> &AtomicU16 {
         assert!(page < self.len);
         // SAFETY: the table has an element for each page.
         unsafe { self.states.add(page).as_ref() }
@@ -154,7 +156,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        sys::unmap_own(self.states.addr().get(), self.len);
+        sys::unmap_own(self.states.addr().get(), self.len * size_of::<AtomicU16>());
         sys::unmap_own(self.blocks.addr().get(), self.len / BLOCK_PAGES * size_of::<Block>());
         sys::unmap_own(self.live.addr().get(), self.len / GROUP_PAGES * size_of::<AtomicU32>());
     }
@@ -162,7 +164,7 @@ impl Drop for Pages {
 
 impl Group<'_> {
     pub(crate) fn state(&self, page: usize) -> State {
-        match self.pages.byte(page).load(Ordering::Relaxed) & 0xf {
+        match self.pages.word(page).load(Ordering::Relaxed) & STATE {
             0 => State::None,
             1 => State::Resident,
             2 => State::Evicting,
@@ -170,12 +172,12 @@ impl Group<'_> {
         }
     }
 
-    /// Changes the state, keeps the heat (a page that becomes None forgets it), and keeps the counts right.
+    /// Changes the state, keeps heat and time (a page that becomes None forgets them), and keeps the counts right.
     pub(crate) fn set(&self, page: usize, state: State) {
-        let byte = self.pages.byte(page);
+        let word = self.pages.word(page);
         let old = self.state(page);
-        let heat = if state == State::None { 0 } else { byte.load(Ordering::Relaxed) & 0xf0 };
-        byte.store(heat | state as u8, Ordering::Relaxed);
+        let history = if state == State::None { 0 } else { word.load(Ordering::Relaxed) & !STATE };
+        word.store(history | state as u16, Ordering::Relaxed);
         let live = u32::from(state != State::None).wrapping_sub((old != State::None).into());
         if live != 0 {
             self.pages.live(page).fetch_add(live, Ordering::Relaxed);
@@ -187,13 +189,26 @@ impl Group<'_> {
     }
 
     /// How often the page came back soon after it was evicted, 0..=15, less one for each time it was spared.
-    pub(crate) fn heat(&self, page: usize) -> u8 {
-        self.pages.byte(page).load(Ordering::Relaxed) >> 4
+    pub(crate) fn heat(&self, page: usize) -> u16 {
+        (self.pages.word(page).load(Ordering::Relaxed) & HEAT) >> HEAT.trailing_zeros()
     }
 
-    pub(crate) fn set_heat(&self, page: usize, heat: u8) {
-        let byte = self.pages.byte(page);
-        byte.store(byte.load(Ordering::Relaxed) & 0xf | heat.min(MAX_HEAT) << 4, Ordering::Relaxed);
+    pub(crate) fn set_heat(&self, page: usize, heat: u16) {
+        let heat = heat.min(MAX_HEAT) << HEAT.trailing_zeros();
+        let word = self.pages.word(page);
+        word.store(word.load(Ordering::Relaxed) & !HEAT | heat, Ordering::Relaxed);
+    }
+
+    /// Notes when the page left, by a clock of the caller's.
+    pub(crate) fn set_left(&self, page: usize, time: u8) {
+        let word = self.pages.word(page);
+        let time = u16::from(time) << LEFT.trailing_zeros();
+        word.store(word.load(Ordering::Relaxed) & !LEFT | time, Ordering::Relaxed);
+    }
+
+    /// When the page left.
+    pub(crate) fn left(&self, page: usize) -> u8 {
+        (self.pages.word(page).load(Ordering::Relaxed) >> LEFT.trailing_zeros()).to_le_bytes()[0]
     }
 }
 
@@ -217,14 +232,8 @@ impl Block {
         self.flags.fetch_or(BUSY, Ordering::Acquire) & BUSY == 0
     }
 
-    pub(crate) fn end_eviction(&self, now: u32) {
-        self.evicted_at.store(now, Ordering::Relaxed);
+    pub(crate) fn end_eviction(&self) {
         self.flags.fetch_and(!BUSY, Ordering::Release);
-    }
-
-    /// Evicted blocks between the last eviction from this one and `now`.
-    pub(crate) fn age(&self, now: u32) -> u32 {
-        now.wrapping_sub(self.evicted_at.load(Ordering::Relaxed))
     }
 }
 
