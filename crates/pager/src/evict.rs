@@ -99,11 +99,13 @@ impl Evictor {
         let place = self.places.start + self.batch.len();
         let first = block * BLOCK_PAGES;
         let group = engine.pages.lock(first);
-        let cold = choose(&group, first);
+        let (cold, absent) = choose(&group, first);
         let mut pages = 0;
         let mut refused = Refused::default();
-        for run in runs(cold) {
-            pages |= detach(engine, &group, first, run, engine.staging.addr(place), &mut refused);
+        // A move goes over pages that are not there; a copy would bring them in.
+        for run in spans(cold, if engine.moves { absent } else { 0 }) {
+            let staging = engine.staging.addr(place);
+            pages |= detach(engine, &group, (first, cold), run, staging, &mut refused);
         }
         if pages != 0 {
             engine.staging.hold(place, Some(block));
@@ -195,12 +197,14 @@ pub(crate) fn take_back(engine: &Engine, group: &Group<'_>, page: usize, staged:
     }
 }
 
-/// The pages that may leave: resident and without heat. The others pay for being spared.
-fn choose(group: &Group<'_>, first: usize) -> u16 {
-    let mut cold = 0;
+/// The pages that may leave (resident and without heat; the others pay for being spared), and those that are not
+/// there.
+fn choose(group: &Group<'_>, first: usize) -> (u16, u16) {
+    let (mut cold, mut absent) = (0, 0);
     for bit in 0..BLOCK_PAGES {
         let page = first + bit;
         if group.state(page) != State::Resident {
+            absent |= 1 << bit;
             continue;
         }
         match group.heat(page) {
@@ -208,7 +212,7 @@ fn choose(group: &Group<'_>, first: usize) -> u16 {
             heat => group.set_heat(page, heat - 1),
         }
     }
-    cold
+    (cold, absent)
 }
 
 /// What kept pages from being moved.
@@ -217,12 +221,12 @@ struct Refused {
     readonly: bool,
 }
 
-/// Takes a run of a block's pages out of the program, into the window at `staging`. Returns the pages (bits) that
-/// lie there now; they are Evicting.
+/// Takes the cold pages of a run out of the program, into the window at `staging`; the others of the run are not
+/// there. Returns the pages (bits) that lie in the window now; they are Evicting.
 fn detach(
     engine: &Engine,
     group: &Group<'_>,
-    first: usize,
+    (first, cold): (usize, u16),
     run: Range<usize>,
     staging: usize,
     refused: &mut Refused,
@@ -243,7 +247,7 @@ fn detach(
                 Err(errno) => (0, Some(errno)),
             }
         };
-        for bit in at..at + done {
+        for bit in (at..at + done).filter(|bit| cold >> bit & 1 != 0) {
             group.set(first + bit, State::Evicting);
             detached |= 1 << bit;
         }
@@ -334,6 +338,15 @@ fn runs(mask: u16) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
+/// The ranges that begin and end with a page of `cold` and hold no page that is in neither mask.
+fn spans(cold: u16, absent: u16) -> impl Iterator<Item = Range<usize>> {
+    runs(cold | absent).filter_map(move |run| {
+        let mut inside = run.filter(|bit| cold >> bit & 1 != 0);
+        let start = inside.next()?;
+        Some(start..inside.last().unwrap_or(start) + 1)
+    })
+}
+
 fn bits(mask: u16) -> impl Iterator<Item = usize> {
     (0..BLOCK_PAGES).filter(move |bit| mask >> bit & 1 != 0)
 }
@@ -361,5 +374,14 @@ mod tests {
             assert_eq!(again, mask);
         }
         assert_eq!(runs(0b1110_0110).count(), 2);
+    }
+
+    #[test]
+    fn spans_reach_over_what_is_absent_and_stop_at_what_is_hot() {
+        let found = |cold, absent| spans(cold, absent).collect::<Vec<_>>();
+        assert_eq!(found(0b0010_1001, 0b1101_0110), [0..6]);
+        assert_eq!(found(0b0010_1001, 0), [0..1, 3..4, 5..6]);
+        assert_eq!(found(0b0010_1001, 0b1101_0010), [0..1, 3..6]);
+        assert_eq!(found(0, 0xffff), []);
     }
 }
