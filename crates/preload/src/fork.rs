@@ -4,11 +4,13 @@
 //! internal allocator, which the pager itself needs. The handlers are registered before anybody else's: so the first
 //! one runs last before the fork, and the last ones run first after it, before any handler that touches memory.
 
-use crate::tls::{self, Internal};
+use crate::tls::{self, Internal, Masked};
 use crate::{brk, gate, init, internal, large, threads};
 
 extern "C" fn before() {
     let Some(pager) = init::pager() else { return };
+    // Until the end: a signal handler may touch memory, and nobody would bring it back.
+    std::mem::forget(Masked::enter());
     gate::close(tls::thread());
     large::before_fork();
     brk::before_fork();
@@ -24,6 +26,7 @@ extern "C" fn in_parent() {
     brk::after_fork();
     large::after_fork();
     gate::open();
+    tls::unmask();
 }
 
 extern "C" fn in_child() {
@@ -34,6 +37,7 @@ extern "C" fn in_child() {
     large::after_fork();
     gate::open_in_child(tls::thread());
     threads::only_this_one();
+    tls::unmask();
 }
 
 /// Registers the handlers; the first to do so.

@@ -8,7 +8,7 @@ use std::os::fd::RawFd;
 use ramfold_pager::Host;
 
 use crate::sys::{self, PAGE};
-use crate::tls::Internal;
+use crate::tls::{self, Internal};
 use crate::{descriptors, running, threads};
 
 /// Stack of a pager thread, in bytes; only what is touched is memory.
@@ -22,8 +22,7 @@ struct Body {
 }
 
 unsafe extern "C" fn run(body: *mut c_void) -> *mut c_void {
-    // For good: this thread never works for the program.
-    std::mem::forget(Internal::enter());
+    tls::dedicate();
     // SAFETY: made by `spawn` for this thread alone.
     let body = *unsafe { Box::from_raw(body.cast::<Body>()) };
     if let Ok(name) = CString::new(body.name) {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use ramfold_pager::Pager;
 
-use crate::tls::Internal;
+use crate::tls::{Internal, Masked};
 use crate::{environ, exec, fork, heap, host, lock, threads};
 
 const UNSET: u32 = 0;
@@ -31,8 +31,8 @@ struct Slot(UnsafeCell<MaybeUninit<Pager>>);
 unsafe impl Sync for Slot {}
 
 /// The pager; while it is held, this thread is internal, so that whatever the pager calls allocates outside the
-/// managed range.
-pub struct Access(&'static Pager, #[allow(dead_code)] Internal);
+/// managed range, and takes no signals.
+pub struct Access(&'static Pager, #[allow(dead_code)] Internal, #[allow(dead_code)] Masked);
 
 impl Deref for Access {
     type Target = Pager;
@@ -46,7 +46,7 @@ impl Deref for Access {
 pub fn pager() -> Option<Access> {
     is_active().then(|| {
         // SAFETY: ACTIVE follows the write.
-        Access(unsafe { (*PAGER.0.get()).assume_init_ref() }, Internal::enter())
+        Access(unsafe { (*PAGER.0.get()).assume_init_ref() }, Internal::enter(), Masked::enter())
     })
 }
 

@@ -9,13 +9,15 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_void;
+use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dlmalloc::{Allocator, Dlmalloc};
 
-use crate::lock::Lock;
+use crate::lock::{Guard, Lock};
 use crate::sys;
+use crate::tls::Masked;
 
 /// Address space for C and small Rust allocations.
 const RANGE: usize = 64 << 30;
@@ -113,6 +115,31 @@ unsafe impl Allocator for Extent {
     }
 }
 
+/// The heap, and no signals while it is held: the pager's threads may be waiting for it.
+fn heap() -> Held {
+    let masked = Masked::enter();
+    Held { heap: HEAP.lock(), _masked: masked }
+}
+
+/// Fields are dropped in order: the lock first.
+struct Held {
+    heap: Guard<'static, Dlmalloc<Extent>>,
+    _masked: Masked,
+}
+
+impl Deref for Held {
+    type Target = Dlmalloc<Extent>;
+    fn deref(&self) -> &Self::Target {
+        &self.heap
+    }
+}
+
+impl DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.heap
+    }
+}
+
 /// Held across fork, so that the child's copy of the heap is whole.
 pub fn before_fork() {
     HEAP.take();
@@ -125,32 +152,32 @@ pub fn after_fork() {
 
 pub fn malloc(size: usize) -> *mut c_void {
     // SAFETY: any size is allowed.
-    unsafe { HEAP.lock().c_malloc(size).cast() }
+    unsafe { heap().c_malloc(size).cast() }
 }
 
 pub fn calloc(size: usize) -> *mut c_void {
     // SAFETY: any size is allowed.
-    unsafe { HEAP.lock().calloc(size, 16).cast() }
+    unsafe { heap().calloc(size, 16).cast() }
 }
 
 /// `align` is a power of two.
 pub fn memalign(align: usize, size: usize) -> *mut c_void {
     // SAFETY: any size is allowed; the alignment is a power of two.
-    unsafe { HEAP.lock().c_memalign(align, size).cast() }
+    unsafe { heap().c_memalign(align, size).cast() }
 }
 
 /// # Safety
 /// `p` is owned by this module and not freed.
 pub unsafe fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the caller's.
-    unsafe { HEAP.lock().c_realloc(p.cast(), size).cast() }
+    unsafe { heap().c_realloc(p.cast(), size).cast() }
 }
 
 /// # Safety
 /// `p` is owned by this module and not freed.
 pub unsafe fn free(p: *mut c_void) {
     // SAFETY: the caller's.
-    unsafe { HEAP.lock().c_free(p.cast()) }
+    unsafe { heap().c_free(p.cast()) }
 }
 
 /// All Rust allocations of this library.
@@ -174,7 +201,7 @@ unsafe impl GlobalAlloc for Global {
             return sys::map_private(len, libc::PROT_READ | libc::PROT_WRITE).cast();
         }
         // SAFETY: the layout is valid.
-        unsafe { HEAP.lock().malloc(layout.size(), layout.align()) }
+        unsafe { heap().malloc(layout.size(), layout.align()) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
@@ -183,7 +210,7 @@ unsafe impl GlobalAlloc for Global {
             return unsafe { self.alloc(layout) };
         }
         // SAFETY: the layout is valid.
-        unsafe { HEAP.lock().calloc(layout.size(), layout.align()) }
+        unsafe { heap().calloc(layout.size(), layout.align()) }
     }
 
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
@@ -193,7 +220,7 @@ unsafe impl GlobalAlloc for Global {
             unsafe { sys::munmap(p.addr(), len) };
         } else {
             // SAFETY: the block came from the heap with this layout.
-            unsafe { HEAP.lock().free(p, layout.size(), layout.align()) }
+            unsafe { heap().free(p, layout.size(), layout.align()) }
         }
     }
 
@@ -204,7 +231,7 @@ unsafe impl GlobalAlloc for Global {
             // SAFETY: the block is a mapping of its own.
             (true, true) => unsafe { remap(p, mapped_len(layout.size()), mapped_len(size)) },
             // SAFETY: the block came from the heap with this layout.
-            (false, false) => unsafe { HEAP.lock().realloc(p, layout.size(), layout.align(), size) },
+            (false, false) => unsafe { heap().realloc(p, layout.size(), layout.align(), size) },
             // SAFETY: a fresh block, the smaller of both sizes, and the old one freed.
             _ => unsafe {
                 let q = self.alloc(new);

@@ -6,6 +6,8 @@
 struct ramfold_thread {
     unsigned internal; /* depth: while non-zero, malloc and mmap serve ramfold itself */
     unsigned slot;     /* index into the heap gate's table; 0: none yet */
+    unsigned masked;   /* depth: while non-zero, all signals are blocked */
+    unsigned long long mask; /* what was blocked before */
 };
 
 static __thread struct ramfold_thread thread;

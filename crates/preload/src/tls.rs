@@ -13,6 +13,10 @@ pub struct Thread {
     pub internal: u32,
     /// This thread's slot in the heap's gate; 0 means none yet.
     pub slot: u32,
+    /// Depth: while non-zero, all signals are blocked.
+    pub masked: u32,
+    /// What was blocked before.
+    pub mask: u64,
 }
 
 unsafe extern "C" {
@@ -52,4 +56,57 @@ impl Drop for Internal {
         // SAFETY: only this thread writes its block.
         unsafe { thread().as_mut().internal -= 1 };
     }
+}
+
+/// While it lives, no signal handler runs in this thread. Nests; the outermost one costs two system calls.
+///
+/// Whoever holds something that the pager's threads wait for (the pager's gate, the internal allocator's lock) must
+/// not be interrupted: a handler may touch memory that only those threads can bring back.
+pub struct Masked(PhantomData<*const ()>);
+
+impl Masked {
+    pub fn enter() -> Self {
+        // SAFETY: only this thread writes its block.
+        let own = unsafe { thread().as_mut() };
+        if own.masked == 0 {
+            own.mask = set_mask(u64::MAX);
+        }
+        own.masked += 1;
+        Self(PhantomData)
+    }
+}
+
+/// Makes this thread ramfold's own, for good: it works for nobody else, and was started with its signals blocked (but
+/// for the two that libc needs to change the user of all threads and to cancel them).
+pub fn dedicate() {
+    // SAFETY: only this thread writes its block.
+    let own = unsafe { thread().as_mut() };
+    own.internal = 1;
+    own.masked = 1;
+}
+
+impl Drop for Masked {
+    fn drop(&mut self) {
+        // SAFETY: only this thread writes its block.
+        let own = unsafe { thread().as_mut() };
+        own.masked -= 1;
+        if own.masked == 0 {
+            set_mask(own.mask);
+        }
+    }
+}
+
+/// Ends a `Masked` that was forgotten: by `fork`, whose two halves are in different functions.
+pub fn unmask() {
+    drop(Masked(PhantomData));
+}
+
+/// Sets the signals that are blocked; returns those that were. The kernel's own call: libc's leaves two out.
+fn set_mask(mask: u64) -> u64 {
+    let mut before = 0u64;
+    let how = libc::SIG_SETMASK.unsigned_abs() as usize;
+    let args = [how, (&raw const mask).addr(), (&raw mut before).addr(), size_of::<u64>(), 0];
+    // SAFETY: both words are valid for the call.
+    unsafe { crate::sys::call(libc::SYS_rt_sigprocmask, args) };
+    before
 }
