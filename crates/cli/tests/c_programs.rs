@@ -23,7 +23,7 @@ macro_rules! properties {
 
 properties!(mmap_rules, syscalls_evicted, fork_content, threads_exit, altstack, brk, realloc_big, mlock);
 
-/// Without ramfold first (the program itself must be right), then with pressure of twice the limit.
+/// Without ramfold first (the program itself must be right), then with pressure of more than the limit.
 fn property(name: &str) {
     /// What a program exits with that found something missing.
     const SKIPPED: i32 = 77;
@@ -31,7 +31,7 @@ fn property(name: &str) {
         return;
     }
     let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
-    let program = compiled(name, scratch.path(), &["64"]);
+    let program = compiled(name, scratch.path(), &["40"]);
     let plain = run(&program, None, &scratch.path().join("plain"));
     if plain.status.code() == Some(SKIPPED) {
         need::skip(&format!("{name}: {}", plain.stderr.trim()));
@@ -40,7 +40,7 @@ fn property(name: &str) {
     assert!(plain.status.success(), "{name} without ramfold: {} {}", plain.status, plain.stderr);
     let program = program.variable("EXPECT_EVICTED", "1");
     for mode in MODES {
-        let ramfold = Ramfold::new(32 * MIB, &["--evict-mode", mode]);
+        let ramfold = Ramfold::new(32 * MIB, &["--evict-mode", mode, "--swap-size", "1G"]);
         let limited = run(&program, Some(&ramfold), &scratch.path().join(mode));
         assert!(limited.status.success(), "{name}, {mode}: {} {}", limited.status, limited.stderr);
         within_limit(name, &ramfold, &limited);

@@ -36,10 +36,10 @@ fn python_arrays() {
 }
 
 #[test]
-fn sort_in_a_quarter() {
+fn sort_in_half() {
     if need::userfaultfd() && need::programs(&["sort"]) {
         let scratch = scratch();
-        same_in_shares(&sort(&scratch.path().join("lines"), 48 * MIB), &[4], MODES);
+        same_in_shares(&sort(&scratch.path().join("lines"), 24 * MIB), &[2], MODES);
     }
 }
 

@@ -103,9 +103,15 @@ impl Evictor {
         let mut pages = 0;
         let mut refused = Refused::default();
         // A move goes over pages that are not there; a copy would bring them in.
-        for run in spans(cold, if engine.moves { absent } else { 0 }) {
-            let staging = engine.staging.addr(place);
-            pages |= detach(engine, &group, (first, cold), run, staging, &mut refused);
+        let staging = engine.staging.addr(place);
+        if engine.moves {
+            for run in spans(cold, absent) {
+                pages |= detach(engine, &group, (first, cold), run, staging, &mut refused);
+            }
+        } else {
+            for run in runs(cold) {
+                pages |= detach_by_copy(engine, &group, first, run, staging);
+            }
         }
         if pages != 0 {
             engine.staging.hold(place, Some(block));
@@ -130,7 +136,7 @@ impl Evictor {
                 area.kind == Kind::Anonymous && !area.prot.writable() && !area.locked
             });
             let at = engine.staging.addr(place) + (page - first) * PAGE;
-            if readonly && copy_out(engine, page, 1, at).is_ok() {
+            if readonly && copy_out(engine, page, 1, at) == Ok(1) {
                 group.set(page, State::Evicting);
                 pages |= 1 << (page - first);
             }
@@ -237,16 +243,8 @@ fn detach(
     while at < run.end {
         let page = first + at;
         let (from, to) = (engine.pages.addr(page), staging + at * PAGE);
-        let len = run.end - at;
-        let (done, stopped) = if engine.moves {
-            let progress = engine.uffd.move_pages(to, from, len * PAGE);
-            (progress.bytes / PAGE, progress.stopped)
-        } else {
-            match copy_out_protected(engine, page, len, to) {
-                Ok(()) => (len, None),
-                Err(errno) => (0, Some(errno)),
-            }
-        };
+        let progress = engine.uffd.move_pages(to, from, (run.end - at) * PAGE);
+        let (done, stopped) = (progress.bytes / PAGE, progress.stopped);
         for bit in (at..at + done).filter(|bit| cold >> bit & 1 != 0) {
             group.set(first + bit, State::Evicting);
             detached |= 1 << bit;
@@ -275,38 +273,68 @@ fn detach(
     detached
 }
 
-/// Without UFFDIO_MOVE: writes wait while the pages are copied, and find them gone.
-fn copy_out_protected(engine: &Engine, page: usize, count: usize, to: usize) -> Result<(), Errno> {
+/// Without UFFDIO_MOVE: writes to the run wait while it is copied, and find the pages gone. Returns the pages (bits)
+/// that lie in the window now.
+fn detach_by_copy(
+    engine: &Engine,
+    group: &Group<'_>,
+    first: usize,
+    run: Range<usize>,
+    staging: usize,
+) -> u16 {
+    let (page, count) = (first + run.start, run.len());
     let addr = engine.pages.addr(page);
-    engine.uffd.write_protect(addr, count * PAGE, true)?;
-    copy_out(engine, page, count, to).inspect_err(|_| {
-        let _ = engine.uffd.write_protect(addr, count * PAGE, false);
-    })
+    let protected = engine.uffd.write_protect(addr, count * PAGE, true);
+    let copied = protected.and_then(|()| copy_out(engine, page, count, staging + run.start * PAGE));
+    let detached = copied.unwrap_or(0) << run.start;
+    for bit in run {
+        if detached >> bit & 1 != 0 {
+            group.set(first + bit, State::Evicting);
+        } else {
+            group.set_heat(first + bit, STUCK);
+            // Not protected in the first place, or unmapped: nobody waits.
+            let _ = engine.uffd.write_protect(engine.pages.addr(first + bit), PAGE, false);
+        }
+    }
+    detached
 }
 
-/// Copies pages that cannot change now into the window, and drops them. The group is locked.
-fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<(), Errno> {
+/// Copies pages that cannot change now into the window, and drops them. The group is locked. Returns the pages
+/// (bits, from `page` on) that were dropped: where one cannot be (it is locked), those before it may be gone already.
+fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<u16, Errno> {
     let addr = engine.pages.addr(page);
     // Not straight into the window: its pages are missing, and only the handler could bring them.
     let mut copy = [0u8; BLOCK_BYTES];
     let copy = &mut copy[..count * PAGE];
     sys::read_memory(engine.memory.as_fd(), addr, copy)?;
     if let Some(errno) = engine.uffd.copy(to, copy.as_ptr().addr(), copy.len()).stopped {
-        return Err(errno);
-    }
-    sys::discard(addr, count * PAGE).inspect_err(|_| {
         // The window's own memory: it cannot fail.
         let _ = sys::discard(to, count * PAGE);
-    })
+        return Err(errno);
+    }
+    if sys::discard(addr, count * PAGE).is_ok() {
+        return Ok(u16::MAX >> (BLOCK_PAGES - count));
+    }
+    let mut dropped = 0;
+    for bit in 0..count {
+        if present(engine, page + bit) {
+            let _ = sys::discard(to + bit * PAGE, PAGE);
+        } else {
+            dropped |= 1 << bit;
+        }
+    }
+    Ok(dropped)
 }
 
-/// Whether the page is in the page tables: asking the system to unshare a missing one would wait for a fault that
-/// the locked group keeps from being resolved.
+/// Whether the page is in the page tables; the group is locked. Touching a missing one would wait for a fault that the
+/// lock keeps from being resolved.
 fn present(engine: &Engine, page: usize) -> bool {
     let mut entry = [0u8; 8];
     let number = engine.pages.addr(page) / PAGE;
-    matches!(rustix::io::pread(&engine.pagemap, &mut entry, (number * 8) as u64), Ok(8))
-        && u64::from_ne_bytes(entry) >> 63 != 0
+    match rustix::io::pread(&engine.pagemap, &mut entry, (number * 8) as u64) {
+        Ok(8) => u64::from_ne_bytes(entry) >> 63 != 0,
+        _ => engine.die("a page was lost: /proc/self/pagemap cannot be read"),
+    }
 }
 
 /// Ends the eviction of a block that gave nothing; its group is locked.
@@ -343,7 +371,7 @@ fn spans(cold: u16, absent: u16) -> impl Iterator<Item = Range<usize>> {
     runs(cold | absent).filter_map(move |run| {
         let mut inside = run.filter(|bit| cold >> bit & 1 != 0);
         let start = inside.next()?;
-        Some(start..inside.last().unwrap_or(start) + 1)
+        Some(start..inside.next_back().unwrap_or(start) + 1)
     })
 }
 
@@ -378,10 +406,10 @@ mod tests {
 
     #[test]
     fn spans_reach_over_what_is_absent_and_stop_at_what_is_hot() {
-        let found = |cold, absent| spans(cold, absent).collect::<Vec<_>>();
-        assert_eq!(found(0b0010_1001, 0b1101_0110), [0..6]);
-        assert_eq!(found(0b0010_1001, 0), [0..1, 3..4, 5..6]);
-        assert_eq!(found(0b0010_1001, 0b1101_0010), [0..1, 3..6]);
+        let found = |cold, absent| spans(cold, absent).map(|run| (run.start, run.end)).collect::<Vec<_>>();
+        assert_eq!(found(0b0010_1001, 0b1101_0110), [(0, 6)]);
+        assert_eq!(found(0b0010_1001, 0), [(0, 1), (3, 4), (5, 6)]);
+        assert_eq!(found(0b0010_1001, 0b1101_0010), [(0, 1), (3, 6)]);
         assert_eq!(found(0, 0xffff), []);
     }
 }

@@ -91,7 +91,7 @@ impl Handler {
             return;
         }
         self.served = self.served.wrapping_add(1);
-        if self.served % REFRESH == 0 {
+        if self.served.is_multiple_of(REFRESH) {
             engine.refresh_usage();
         }
         self.make_room(engine);

@@ -139,6 +139,7 @@ impl Pager {
             let space = self.space();
             for (part, area) in space.areas_in(&range) {
                 match (advice, area.kind) {
+                    (Advice::DontNeed, Kind::Anonymous) if area.locked => return Err(MapError::Invalid),
                     (Advice::DontNeed, Kind::Anonymous) => self.drop_pages(&part)?,
                     (Advice::DontNeed, Kind::Foreign) => sys::discard(part.start, part.len())?,
                     (Advice::WillNeed, Kind::Anonymous) if area.prot.0 & libc::PROT_READ != 0 => {
@@ -213,6 +214,7 @@ impl Pager {
     ) -> Result<usize, MapError> {
         let from = self.checked(old, old_len)?;
         let new_len = page_aligned(new_len)?;
+        // Outlives the lock on the space: a fork must not copy it locked.
         let closed = self.gate.close_scoped();
         let mut space = self.space();
         let Some((_, area)) = space
@@ -231,8 +233,7 @@ impl Pager {
                 if area.prot.0 != 0 {
                     sys::protect(growth.start, growth.len(), area.prot.0)?;
                 }
-                space.set(growth, area);
-                drop(closed);
+                space.set(growth, Area { locked: false, ..area });
                 self.activate_if_large(&space);
                 return Ok(from.start);
             }
@@ -256,12 +257,20 @@ impl Pager {
         }
         space.set(to.clone(), Area { locked: false, ..area });
         let moved = from.start..from.start + from.len().min(new_len);
+        if area.locked {
+            sys::lock(from.start, from.len(), false)?;
+            space.set(from.clone(), Area { locked: false, ..area });
+        }
         self.move_pages(&space, &moved, to.start)?;
         if !keep_old {
             self.clear(&mut space, &from)?;
         }
-        drop(closed);
         self.activate_if_large(&space);
+        drop(space);
+        drop(closed);
+        if area.locked {
+            self.lock(to.start, to.len())?;
+        }
         Ok(to.start)
     }
 
@@ -274,10 +283,22 @@ impl Pager {
     }
 
     /// Moves pages, wherever they are, to addresses where nothing is. The gate is closed.
+    ///
+    /// The kernel takes the userfaultfd off a mapping that it moves, and off neighbours that it merges it with: a
+    /// neighbour's evicted page, touched then, would read as zeros. No other mapping of the range is in core dumps,
+    /// so while this one is, it merges with nothing.
     fn move_pages(&self, space: &Space, from: &Range<usize>, to: usize) -> Result<(), MapError> {
-        move_tables(from.start, to, from.len())?;
+        sys::include_in_dumps(from.start, from.len())?;
+        let moved = move_tables(from.start, to, from.len());
+        if moved.is_ok()
+            && let Some(engine) = self.engine()
+        {
+            activate::register(engine, space, to..to + from.len())?;
+        }
+        sys::exclude_from_dumps(to, from.len())?;
+        sys::exclude_from_dumps(from.start, from.len())?;
+        moved?;
         let Some(engine) = self.engine() else { return Ok(()) };
-        activate::register(engine, space, to..to + from.len())?;
         let (first, target) = (engine.pages.number(from.start), engine.pages.number(to));
         for part in Pages::by_group(first..first + from.len() / PAGE) {
             if engine.pages.group_is_empty(part.start) {
@@ -400,7 +421,7 @@ impl Pager {
         let len = page_aligned(len)?;
         let end = addr.checked_add(len).ok_or(MapError::Invalid)?;
         let inside = self.range().start <= addr && end <= self.range().end;
-        if inside && addr % PAGE == 0 { Ok(addr..end) } else { Err(MapError::Invalid) }
+        if inside && addr.is_multiple_of(PAGE) { Ok(addr..end) } else { Err(MapError::Invalid) }
     }
 }
 

@@ -71,6 +71,11 @@ pub(crate) fn exclude_from_dumps(addr: usize, len: usize) -> Result<(), Errno> {
     advise(addr, len, Advice::LinuxDontDump)
 }
 
+/// Undoes [`exclude_from_dumps`].
+pub(crate) fn include_in_dumps(addr: usize, len: usize) -> Result<(), Errno> {
+    advise(addr, len, Advice::LinuxDoDump)
+}
+
 fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
     // SAFETY: the callers' contracts: contents are dropped only where the program or the pager wants it.
     unsafe { rustix::mm::madvise(std::ptr::with_exposed_provenance_mut(addr), len, advice) }

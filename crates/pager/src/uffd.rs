@@ -191,17 +191,15 @@ impl Uffd {
     }
 
     fn transfer(&self, request: u64, mut arg: TransferArg) -> Progress {
-        let (dst, src, len) = (arg.dst, arg.src, arg.len);
         let mut bytes = 0;
         loop {
-            arg.dst = dst + bytes as u64;
-            arg.src = src + bytes as u64;
-            arg.len = len - bytes as u64;
             arg.done = 0;
             let stopped = self.ioctl(request, &mut arg).err();
-            bytes += usize::try_from(arg.done).unwrap_or(0);
+            let done = u64::try_from(arg.done).unwrap_or(0);
+            (arg.dst, arg.src, arg.len) = (arg.dst + done, arg.src + done, arg.len - done);
+            bytes += usize::try_from(done).unwrap_or(0);
             match stopped {
-                Some(Errno::AGAIN) if bytes < len as usize => {}
+                Some(Errno::AGAIN) if arg.len > 0 => {}
                 _ => return Progress { bytes, stopped },
             }
         }
@@ -251,12 +249,10 @@ impl AsFd for Uffd {
 impl Message {
     /// The page fault that the message tells of, if it is one.
     pub(crate) fn fault(&self) -> Option<Fault> {
-        (self.event == EVENT_PAGEFAULT).then(|| Fault {
-            addr: self.address as usize,
-            tid: self.ptid,
-            write: self.flags & (FAULT_WRITE | FAULT_WP) != 0,
-            write_protected: self.flags & FAULT_WP != 0,
-        })
+        let addr = usize::try_from(self.address).ok()?;
+        let write = self.flags & (FAULT_WRITE | FAULT_WP) != 0;
+        let write_protected = self.flags & FAULT_WP != 0;
+        (self.event == EVENT_PAGEFAULT).then_some(Fault { addr, tid: self.ptid, write, write_protected })
     }
 }
 

@@ -21,10 +21,11 @@ fn permitted() -> bool {
 /// Contents of a page that compress to about 40 %, and tell page and version.
 fn contents(page: usize, version: u64) -> [u8; PAGE] {
     let mut out = [0; PAGE];
+    let tag = (page as u64 & 0xff) << 8 | (version & 0xff) << 32;
     let mut state = (page as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version;
     for (at, word) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        *word = if at % 5 < 2 { state.to_ne_bytes() } else { [page as u8, 0, 0, version as u8, 0, 0, 0, 0] };
+        *word = if at % 5 < 2 { state.to_ne_bytes() } else { tag.to_ne_bytes() };
     }
     out
 }
@@ -36,7 +37,7 @@ impl Rng {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
+        usize::try_from(self.0 % bound as u64).unwrap()
     }
 }
 
