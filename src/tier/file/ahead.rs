@@ -28,8 +28,8 @@ struct Window {
     /// The part of the file that the copy is of.
     at: u64,
     length: usize,
-    /// Where the last read ended.
-    last: u64,
+    /// Where the last read ended, if there was one.
+    last: Option<u64>,
 }
 
 impl ReadAhead {
