@@ -119,7 +119,7 @@ fn stress_for(mib: u64, seconds: u64, share: u64, options: &[&str]) {
     let program = compiled("stress", scratch.path(), &arguments.each_ref().map(String::as_str));
     let program = program.patience(seconds * 3 + 600);
     let ramfold = Ramfold::new(mib * MIB / share, options);
-    let ended: Finished = run(&program, Some(&ramfold), &scratch.path().join("stress"));
+    let ended: Finished = run(&program, Some(&ramfold), &scratch.path().join("run"));
     let output = ended.stdout();
     assert!(ended.status.success(), "{options:?}: {} {output}{}", ended.status, ended.stderr);
     eprint!("{options:?}: {output}");

@@ -124,6 +124,8 @@ pub struct Config {
     pub threshold: usize,
     /// Bytes of address space to reserve at most.
     pub range: usize,
+    /// All anonymous memory of the process counts against the limit, not only what is managed.
+    pub whole_process: bool,
 }
 
 /// Why memory cannot be managed.
@@ -260,7 +262,7 @@ impl Pager {
             pages: Pages::new(range.start, range.len())?,
             space: Arc::clone(&self.space),
             gate: Arc::clone(&self.gate),
-            usage: Usage::new(account)?,
+            usage: Usage::new(account, config.whole_process)?,
         };
         let engine = Engine::new(parts, self.host)?;
         activate::register(&engine, space, range.clone())?;

@@ -12,7 +12,8 @@ use std::ptr::NonNull;
 /// Settings of a [`Region`].
 #[derive(Debug, Clone)]
 pub struct RegionOptions {
-    /// Bytes of memory that the region may use: resident pages, compressed pool and the pager's own tables.
+    /// Bytes of memory that the region may use: resident pages and compressed pool. The store's tables (about 24 bytes a
+    /// stored page) and the threads' buffers (about a megabyte) come on top.
     pub budget: u64,
     /// The store's settings; `max_pool_bytes` of 0 means half the budget.
     pub store: ramfold::Config,
@@ -100,7 +101,15 @@ impl Region {
         if store.max_pool_bytes == 0 {
             store.max_pool_bytes = options.budget / 2;
         }
-        let config = Config { segment, store, swap, mode: options.mode, threshold: 0, range: len.max(1) };
+        let config = Config {
+            segment,
+            store,
+            swap,
+            mode: options.mode,
+            threshold: 0,
+            range: len.max(1),
+            whole_process: false,
+        };
         let pager = Pager::new(config, &Threads)?;
         let addr = pager.map(len.max(1), Prot(libc::PROT_READ | libc::PROT_WRITE), 4096);
         let addr = addr.map_err(|_: MapError| RegionError::Map(len))?;

@@ -29,6 +29,8 @@ pub(crate) struct Account {
 pub(crate) struct Usage {
     pub(crate) account: Arc<Account>,
     statm: OwnedFd,
+    /// Memory that is not managed counts too.
+    whole_process: bool,
     /// Resident bytes when the account was last brought up to date.
     entered: AtomicU64,
     /// Bytes that a forked child shares with its parent, copy-on-write: the parent's account has them.
@@ -46,9 +48,9 @@ impl Account {
 }
 
 impl Usage {
-    pub(crate) fn new(account: Arc<Account>) -> Result<Self, Errno> {
+    pub(crate) fn new(account: Arc<Account>, whole_process: bool) -> Result<Self, Errno> {
         let statm = open_own("/proc/self/statm")?;
-        Ok(Self { account, statm, entered: AtomicU64::new(0), inherited: AtomicU64::new(0) })
+        Ok(Self { account, statm, whole_process, entered: AtomicU64::new(0), inherited: AtomicU64::new(0) })
     }
 
     pub(crate) fn segment(&self) -> &Segment {
@@ -80,7 +82,7 @@ impl Usage {
 
     /// Enters what this process has now, in bytes.
     pub(crate) fn refresh(&self, resident: u64, pool: u64) {
-        let anonymous = self.anonymous();
+        let anonymous = if self.whole_process { self.anonymous() } else { resident + pool };
         let own = anonymous.saturating_sub(resident + pool);
         let mut shared = self.inherited.fetch_min(anonymous, Ordering::Relaxed).min(anonymous);
         let mut less = |bytes: u64| {

@@ -154,6 +154,7 @@ impl Settings {
             mode: self.mode,
             threshold: usize::try_from(MAX_THRESHOLD.min(limit / 32)).unwrap_or(usize::MAX),
             range: RANGE,
+            whole_process: true,
         })
     }
 }

@@ -38,9 +38,10 @@ impl ReadAhead {
     pub(super) fn read(&self, device: &dyn Device, blocks: &mut [u8], at: u64) -> Result<bool> {
         let Ok(mut window) = self.0.try_lock() else { return Ok(false) };
         let end = at + blocks.len() as u64;
-        let sequential =
-            (window.last.saturating_sub(BLOCK as u64)..window.last + WINDOW as u64).contains(&at);
-        window.last = end;
+        let sequential = window
+            .last
+            .replace(end)
+            .is_some_and(|last| (last.saturating_sub(BLOCK as u64)..last + WINDOW as u64).contains(&at));
         if !window.holds(at, end) {
             if !sequential {
                 return Ok(false);
