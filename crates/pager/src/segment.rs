@@ -93,6 +93,8 @@ struct Slot {
     /// same number, and from itself before an `exec`.
     start_time: AtomicU64,
     start_stack: AtomicU64,
+    /// Which `/proc` that is (its device).
+    view: AtomicU64,
     gauges: [AtomicU64; GAUGES],
 }
 

@@ -1,6 +1,8 @@
 //! Slots: which processes are managed, and what comes back when one of them ends without saying so.
 
 use super::{BUSY, Counter, Gauge, Segment, SlotId, extents::extent_number};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -17,9 +19,31 @@ struct Identity {
 const PREPARED: u64 = 0;
 
 impl Identity {
-    /// Of the process `who` (a number, or `self`), from the `/proc` that is mounted here.
-    fn of(who: &str) -> Option<Self> {
-        let stat = std::fs::read(format!("/proc/{who}/stat")).ok()?;
+    /// Of the calling process.
+    fn own() -> io::Result<Self> {
+        let stat = std::fs::read("/proc/self/stat")?;
+        Self::parse(&stat).ok_or_else(|| io::Error::other("/proc/self/stat cannot be understood"))
+    }
+
+    /// Whether the process has ended or runs another image now. Whatever is not certain is no: who lives would lose
+    /// its pages.
+    fn has_ended(&self) -> bool {
+        match std::fs::read(format!("/proc/{}/stat", self.pid)) {
+            Ok(stat) => !Self::parse(&stat).is_some_and(|now| self.is(&now)),
+            Err(error) => {
+                matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::SRCH)) && self.no_such_pid()
+            }
+        }
+    }
+
+    /// `/proc` may be mounted so that it hides the processes of other users (`hidepid`); a signal finds them.
+    fn no_such_pid(&self) -> bool {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+    }
+
+    /// `/proc/PID/stat`. None also for a process that has ended and waits for its parent.
+    fn parse(stat: &[u8]) -> Option<Self> {
         // `PID (name) STATE ...`, and the name may hold anything: the rest begins with field 3 of proc_pid_stat(5).
         let name_end = stat.iter().rposition(|byte| *byte == b')')?;
         let pid = std::str::from_utf8(stat.split(|byte| *byte == b' ').next()?).ok()?.parse().ok()?;
@@ -41,6 +65,11 @@ impl Identity {
     }
 }
 
+/// Tells the `/proc` that numbers the processes here from those of other PID namespaces.
+fn proc_view() -> io::Result<u64> {
+    Ok(rustix::fs::stat("/proc/self")?.st_dev)
+}
+
 /// Slots.
 impl Segment {
     /// Takes a slot for the calling process. A slot that it left behind before an `exec` is released.
@@ -48,7 +77,7 @@ impl Segment {
     /// # Errors
     /// `/proc` cannot be read, or [`MAX_PROCESSES`] are managed already.
     pub fn attach(&self, discard: &dyn Fn(u32)) -> io::Result<SlotId> {
-        let own = Identity::of("self").ok_or_else(|| io::Error::other("/proc/self/stat cannot be read"))?;
+        let own = Identity::own()?;
         self.release_stale(own.pid, discard);
         let slot = self.claim(own)?;
         self.add(Counter::Processes, 1);
@@ -67,10 +96,12 @@ impl Segment {
     }
 
     fn claim(&self, owner: Identity) -> io::Result<SlotId> {
+        let view = proc_view()?;
         for (index, slot) in self.slots().iter().enumerate() {
             if slot.pid.compare_exchange(0, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 slot.start_time.store(owner.start_time, Ordering::Relaxed);
                 slot.start_stack.store(owner.start_stack, Ordering::Relaxed);
+                slot.view.store(view, Ordering::Relaxed);
                 // MAX_PROCESSES fits.
                 self.header()
                     .slots_used
@@ -111,7 +142,7 @@ impl Segment {
     /// # Errors
     /// The parent ended meanwhile and the slot was reaped: what the child inherited can no longer be read.
     pub fn adopt(&self, child: SlotId) -> io::Result<()> {
-        let own = Identity::of("self").ok_or_else(|| io::Error::other("/proc/self/stat cannot be read"))?;
+        let own = Identity::own()?;
         let slot = &self.slots()[child.0];
         let parent = slot.pid.load(Ordering::Acquire);
         let taken = slot.pid.compare_exchange(parent, BUSY, Ordering::AcqRel, Ordering::Relaxed);
@@ -151,13 +182,15 @@ impl Segment {
     }
 
     /// Releases the slots of processes that ended or were replaced by `exec` without saying so. Returns how
-    /// many. Any process of the run may call this at any time.
+    /// many. Any process of the run may call this at any time; slots of processes that see another `/proc` (in a
+    /// container, say) are left to those.
     pub fn reap(&self, discard: &dyn Fn(u32)) -> usize {
+        let Ok(view) = proc_view() else { return 0 };
         let mut reaped = 0;
         for (index, slot) in self.used_slots().iter().enumerate() {
             let pid = slot.pid.load(Ordering::Acquire);
             let prepared = slot.start_time.load(Ordering::Relaxed) == PREPARED;
-            if pid == 0 || pid == BUSY || prepared {
+            if pid == 0 || pid == BUSY || prepared || slot.view.load(Ordering::Relaxed) != view {
                 continue;
             }
             let known = Identity {
@@ -165,8 +198,7 @@ impl Segment {
                 start_time: slot.start_time.load(Ordering::Relaxed),
                 start_stack: slot.start_stack.load(Ordering::Relaxed),
             };
-            let lives = Identity::of(&pid.to_string()).is_some_and(|now| known.is(&now));
-            if !lives && slot.pid.load(Ordering::Acquire) == pid {
+            if known.has_ended() && slot.pid.load(Ordering::Acquire) == pid {
                 self.release_owned(SlotId(index), pid, discard);
                 reaped += 1;
             }
@@ -180,15 +212,21 @@ mod tests {
     use super::super::tests::segment;
     use super::*;
     use std::cell::RefCell;
+    use std::io::{Read, Write};
+    use std::process::Stdio;
 
     #[test]
     fn a_dead_process_gives_everything_back() {
         let (_fd, segment) = segment(10);
         let living = segment.attach(&|_| ()).unwrap();
         segment.charge(living, Gauge::Own, 1);
-        let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let identity = Identity::of(&process.id().to_string()).unwrap();
-        let dead = segment.claim(identity).unwrap();
+        let mut process =
+            std::process::Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // What it answers, it answers after its exec.
+        process.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        process.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let stat = std::fs::read(format!("/proc/{}/stat", process.id())).unwrap();
+        let dead = segment.claim(Identity::parse(&stat).unwrap()).unwrap();
         segment.charge(dead, Gauge::Resident, 4096);
         let extent = segment.take_extent(dead).unwrap();
         assert_eq!(segment.reap(&|_| panic!("nobody ended")), 0);
