@@ -1,12 +1,15 @@
 //! Settings: [`Config`] at the start, knobs while the store runs.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Settings of a store. The names are those of the kernel's zswap where the meaning is the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Codec by name, with a level where it has levels: `lz4`, `zstd:-1`.
     pub compressor: String,
+    /// Codec for pages that stayed in the pool for long (zram's name), if they are to be compressed anew; see
+    /// [`crate::Store::recompress`].
+    pub recomp_algorithm: Option<String>,
     /// Zpool by name: `zsmalloc`, `zbud`, `xvmalloc`.
     pub zpool: String,
     /// The most that the zpools may hold, in bytes. Default: a fifth of the memory of the machine.
@@ -41,6 +44,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             compressor: "lz4".to_owned(),
+            recomp_algorithm: None,
             zpool: "zsmalloc".to_owned(),
             max_pool_bytes: total_memory() / 5,
             accept_threshold_percent: 90,
@@ -87,6 +91,8 @@ pub enum ConfigError {
 /// The settings that change while the store runs.
 #[derive(Debug)]
 pub(crate) struct Knobs {
+    /// One more than the number of the codec for recompression; 0: none.
+    pub(crate) dense: AtomicUsize,
     pub(crate) max_pool_bytes: AtomicU64,
     pub(crate) accept_threshold_percent: AtomicU8,
     pub(crate) max_compression_ratio: AtomicU8,
@@ -100,6 +106,7 @@ pub(crate) struct Knobs {
 impl Knobs {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
+            dense: AtomicUsize::new(0),
             max_pool_bytes: AtomicU64::new(config.max_pool_bytes),
             accept_threshold_percent: AtomicU8::new(config.accept_threshold_percent),
             max_compression_ratio: AtomicU8::new(config.max_compression_ratio),

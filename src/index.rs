@@ -254,6 +254,19 @@ impl Shard {
         bit
     }
 
+    /// The next entry of a leaf, from bit `hand` on, which moves along, that is idle and not known to be dense; those
+    /// before it are idle from now on.
+    pub(crate) fn next_idle_in(&mut self, id: u32, hand: &mut u32) -> Option<u32> {
+        let bit;
+        (bit, *hand) = self.leaves[id as usize].next_idle(*hand);
+        bit
+    }
+
+    /// Recompression can do nothing more for this entry.
+    pub(crate) fn set_dense(&mut self, id: u32, bit: u32) {
+        self.leaves[id as usize].set_dense(bit);
+    }
+
     /// Moves a leaf to the tail, if it is in the queue.
     pub(crate) fn rotate(&mut self, id: u32) {
         if self.leaves[id as usize].has_evictable() {

@@ -17,6 +17,22 @@ impl Store {
         Ok(())
     }
 
+    /// Chooses the codec for pages that stay in the pool for long, or none.
+    ///
+    /// # Errors
+    /// As [`Store::set_compressor`].
+    pub fn set_recomp_algorithm(&self, name: Option<&str>) -> Result<(), ConfigError> {
+        let number = match name {
+            None => 0,
+            Some(name) => {
+                let added = self.codecs.add(named_codec(name)?, |codec| (codec.name(), codec.level()));
+                added.ok_or(ConfigError::TooMany)? + 1
+            }
+        };
+        self.knobs.dense.store(number, Relaxed);
+        Ok(())
+    }
+
     /// Chooses the zpool for new pages. Pages stored before stay where they are.
     ///
     /// # Errors

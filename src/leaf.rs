@@ -32,13 +32,27 @@ pub(crate) struct Leaf {
     occupied: u64,
     evictable: u64,
     referenced: u64,
+    /// Neither loaded nor stored since recompression came by.
+    idle: u64,
+    /// Recompression can do nothing more for these.
+    dense: u64,
     entries: Vec<Entry>,
 }
 
 impl Leaf {
     pub(crate) fn new(pool: PoolId, object: u64, chunk: u64) -> Self {
-        let (occupied, evictable, referenced) = (0, 0, 0);
-        Self { object, chunk, pool, links: Links::OUT, occupied, evictable, referenced, entries: Vec::new() }
+        Self {
+            object,
+            chunk,
+            pool,
+            links: Links::OUT,
+            occupied: 0,
+            evictable: 0,
+            referenced: 0,
+            idle: 0,
+            dense: 0,
+            entries: Vec::new(),
+        }
     }
 
     /// The key of an entry.
@@ -66,6 +80,20 @@ impl Leaf {
     /// Sets the referenced bit.
     pub(crate) fn touch(&mut self, bit: u32) {
         self.referenced |= 1 << bit;
+        self.idle &= !(1 << bit);
+    }
+
+    /// The first evictable entry from bit `hand` on that was idle already and is not dense, and the new place of the
+    /// hand. Those before it become idle.
+    pub(crate) fn next_idle(&mut self, hand: u32) -> (Option<u32>, u32) {
+        let ahead = u64::MAX.checked_shl(hand).unwrap_or(0);
+        let end = (self.evictable & self.idle & !self.dense & ahead).trailing_zeros();
+        self.idle |= self.evictable & ahead & !u64::MAX.checked_shl(end).unwrap_or(0);
+        if end == 64 { (None, 64) } else { (Some(end), end + 1) }
+    }
+
+    pub(crate) fn set_dense(&mut self, bit: u32) {
+        self.dense |= 1 << bit;
     }
 
     /// Makes sure that the next [`Leaf::put`] needs no memory.
@@ -81,6 +109,7 @@ impl Leaf {
     /// Sets an entry and gives back the one that it replaces. The referenced bit stays as it is.
     pub(crate) fn put(&mut self, bit: u32, entry: Entry) -> Option<Entry> {
         self.set_evictable(bit, entry.evictable());
+        self.forget_age(bit);
         let position = self.position(bit);
         if self.occupied >> bit & 1 != 0 {
             return Some(std::mem::replace(&mut self.entries[position], entry));
@@ -98,11 +127,17 @@ impl Leaf {
         let entry = self.entries.remove(self.position(bit));
         self.occupied &= !(1 << bit);
         self.referenced &= !(1 << bit);
+        self.forget_age(bit);
         self.set_evictable(bit, false);
         if self.entries.len() * 4 <= self.entries.capacity() && self.entries.capacity() > MIN_ROOM {
             self.entries.shrink_to((self.entries.len() * 2).max(MIN_ROOM));
         }
         Some(entry)
+    }
+
+    fn forget_age(&mut self, bit: u32) {
+        self.idle &= !(1 << bit);
+        self.dense &= !(1 << bit);
     }
 
     /// Has the LRU look at the entry, or not.

@@ -129,7 +129,7 @@ impl Store {
         result
     }
 
-    fn decode(
+    pub(crate) fn decode(
         &self,
         object: Entry,
         bytes: &[u8],

@@ -85,6 +85,7 @@ pub(crate) struct Counters {
     pub(crate) writeback_bytes: Counter,
     pub(crate) writeback_fail: Counter,
     pub(crate) dropped_pages: Counter,
+    pub(crate) recompressed_pages: Counter,
     pub(crate) pages_compacted: Counter,
     pub(crate) pool_limit_hit: Counter,
     pub(crate) reject_reclaim_fail: Counter,
@@ -152,6 +153,8 @@ stats! {
     writeback_fail,
     /// Ephemeral pages dropped to make room.
     dropped_pages,
+    /// Pages that stayed in the pool for long and were compressed anew.
+    recompressed_pages,
     /// Pages that compaction gave back to the system.
     pages_compacted,
     /// Stores that found the pool at its limit, or above the accept threshold after it was full.
@@ -191,6 +194,7 @@ impl Stats {
         self.writeback_bytes = counters.writeback_bytes.get();
         self.writeback_fail = counters.writeback_fail.get();
         self.dropped_pages = counters.dropped_pages.get();
+        self.recompressed_pages = counters.recompressed_pages.get();
         self.pages_compacted = counters.pages_compacted.get();
         self.pool_limit_hit = counters.pool_limit_hit.get();
         self.reject_reclaim_fail = counters.reject_reclaim_fail.get();

@@ -132,7 +132,9 @@ impl Store {
     pub fn new(config: &Config, tier: Option<Arc<dyn Tier>>) -> Result<Self, ConfigError> {
         let codec = named_codec(&config.compressor)?;
         let zpool = named_zpool(&config.zpool)?;
-        Ok(Self::from_parts(config, codec, zpool, tier))
+        let store = Self::from_parts(config, codec, zpool, tier);
+        store.set_recomp_algorithm(config.recomp_algorithm.as_deref())?;
+        Ok(store)
     }
 
     /// A store with the given codec and zpool, whatever `config` calls them: for parts of the caller's own.
@@ -317,7 +319,11 @@ impl Store {
     }
 
     /// None if the pool would have to grow above its limit.
-    fn allocate_within_limit(&self, zpool: &dyn Zpool, size: usize) -> Result<Option<Handle>, StoreError> {
+    pub(crate) fn allocate_within_limit(
+        &self,
+        zpool: &dyn Zpool,
+        size: usize,
+    ) -> Result<Option<Handle>, StoreError> {
         let handle = match zpool.malloc(size) {
             Ok(handle) => handle,
             Err(MallocError::NoMemory) => return Err(StoreError::NoMemory),

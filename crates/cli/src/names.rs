@@ -5,6 +5,11 @@ pub fn compressor(name: &str) -> Result<String, String> {
     ramfold::codec::by_name(name).map(|_| name.to_owned()).map_err(|error| error.to_string())
 }
 
+/// A compressor that exists, or none.
+pub fn recompressor(name: &str) -> Result<String, String> {
+    if name == "none" { Ok(name.to_owned()) } else { compressor(name) }
+}
+
 /// A zpool that exists.
 pub fn zpool(name: &str) -> Result<String, String> {
     let names = ramfold::zpool::NAMES;

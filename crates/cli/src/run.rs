@@ -24,7 +24,7 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use stats::Stats;
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -48,10 +48,11 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
         say(&format!("{what}; it runs without a limit (--strict refuses such programs)"));
     }
     let mut stats = Stats::open(options.stats.as_deref())?;
+    let signals = child::Signals::block();
     let run = Run::prepare(&settings)?;
 
     let started = Instant::now();
-    let mut child = child::Child::spawn(&options.command, &run.environment())?;
+    let mut child = child::Child::spawn(&options.command, &run.environment(), &signals)?;
     let status = child.wait(&mut || {
         stats.sample(&run.segment);
         run.reap();
@@ -82,7 +83,15 @@ struct Run {
 impl Run {
     fn prepare(settings: &Settings) -> Result<Self, Failure> {
         let failed = |what: &str, why: &dyn std::fmt::Display| Failure::failed(format!("{what}: {why}"));
-        let library = library().map_err(|e| failed("the preload library finds no memory", &e))?;
+        let library = library().map_err(|error| {
+            let what = "the preload library cannot be put into memory";
+            match error.kind() {
+                ErrorKind::FileTooLarge => {
+                    failed(what, &"file too large (raise ulimit -f to 64 MiB or more)")
+                }
+                _ => failed(what, &error),
+            }
+        })?;
         let swap = swap::open(&settings.swap)?;
         let mut key = [0; 32];
         rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())

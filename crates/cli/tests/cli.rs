@@ -380,3 +380,13 @@ fn nothing_is_left_behind_however_it_ends() {
     assert_eq!((left(), shared()), (0, before));
     kill(program, libc::SIGKILL);
 }
+
+/// The run's own files are bound by `ulimit -f` too.
+#[test]
+fn a_limit_on_the_size_of_files_is_named() {
+    let script = format!("ulimit -f 64; exec {} run -m 64M -- true", env!("CARGO_BIN_EXE_ramfold"));
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{message}");
+    assert!(message.starts_with("ramfold: ") && message.contains("ulimit -f"), "{message}");
+}

@@ -126,7 +126,7 @@ impl Usage {
 
 /// Bytes kept free below the limit, so that a fault finds room without waiting for an eviction.
 fn reserve(limit: u64) -> u64 {
-    (limit / 64).clamp(256 << 10, 8 << 20)
+    (limit / 128).clamp(256 << 10, 2 << 20)
 }
 
 fn number(digits: &[u8]) -> u64 {

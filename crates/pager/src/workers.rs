@@ -1,9 +1,10 @@
-//! The pager's three threads: handler, evictor, keeper.
+//! The pager's four threads: handler, evictor, keeper, thickener.
 
 use crate::Host;
 use crate::engine::{Engine, STAGING_BLOCKS};
 use crate::evict::Evictor;
 use crate::fault::Handler;
+use ramfold::Sweep;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,11 +16,19 @@ const EVICTOR_BLOCKS: usize = 8;
 /// Places of the staging window that the handler uses when it has to make room itself.
 const HANDLER_BLOCKS: usize = 2;
 
+/// How nice the thickener is to others, as nice(1) counts.
+const THICKENER_NICE: i32 = 15;
+/// Pages that it tries in one go, inside the gate: less than a millisecond.
+const THICKENER_PAGES: usize = 16;
+/// Pages in the pool for which it is worth while to begin.
+const THICKENER_LEAST: u64 = 256;
+
 /// Starts the threads. They end when the engine stops.
 pub(crate) fn start(engine: &Arc<Engine>, host: &dyn Host) -> Result<(), Errno> {
     const { assert!(EVICTOR_BLOCKS + HANDLER_BLOCKS <= STAGING_BLOCKS) };
     spawn(host, "ramfold-evict", engine, evict)?;
     spawn(host, "ramfold-keep", engine, keep)?;
+    spawn(host, "ramfold-dense", engine, thicken)?;
     spawn(host, "ramfold-fault", engine, |engine| {
         let places = EVICTOR_BLOCKS..EVICTOR_BLOCKS + HANDLER_BLOCKS;
         Handler::new(engine, Evictor::new(engine, places)).run(engine);
@@ -110,5 +119,33 @@ fn keep(engine: &Engine) {
             engine.evictor.call();
         }
         engine.keeper.wait(Duration::from_millis(20));
+    }
+}
+
+/// Has pages that stay in the pool compressed anew. A sweep is due whenever a quarter as many pages were evicted as lie in the
+/// pool: what two sweeps in turn find there was not wanted when most others were. No evictions, no sweeps.
+fn thicken(engine: &Engine) {
+    let _ = rustix::process::setpriority_process(None, THICKENER_NICE);
+    let mut sweep = Sweep::default();
+    let mut last = engine.evictions.load(Ordering::Relaxed);
+    while !engine.stopping.load(Ordering::Acquire) {
+        engine.thickener.wait(Duration::from_millis(100));
+        let stored = engine.store.stats().stored_pages;
+        let now = engine.evictions.load(Ordering::Relaxed);
+        if stored < THICKENER_LEAST || now - last < stored / 4 {
+            continue;
+        }
+        last = now;
+        let (mut swept, mut freed) = (false, 0);
+        while !swept && !engine.stopping.load(Ordering::Relaxed) {
+            let _inside = engine.gate.enter();
+            let done = engine.store.recompress(THICKENER_PAGES, &mut sweep);
+            (swept, freed) = (done.swept, freed + done.freed_bytes);
+            if freed > engine.store.pool_bytes() / 32 {
+                engine.store.compact();
+                freed = 0;
+            }
+            engine.refresh_usage();
+        }
     }
 }

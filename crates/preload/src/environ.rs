@@ -115,6 +115,9 @@ impl Settings {
             "shm" => self.shm = Some(value),
             "swap" => self.swap = Some(value),
             "compressor" => value.clone_into(&mut self.store.compressor),
+            "recomp_algorithm" => {
+                self.store.recomp_algorithm = Some(value).filter(|name| *name != "none").map(str::to_owned);
+            }
             "zpool" => value.clone_into(&mut self.store.zpool),
             "accept_threshold_percent" => self.store.accept_threshold_percent = number(key, value)?,
             "max_compression_ratio" => self.store.max_compression_ratio = number(key, value)?,

@@ -23,6 +23,22 @@ static TICK: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 }
 const OWN: &[i32] =
     &[libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
+/// The signals of this process are blocked from here on: to be passed on, and so that a file that may not grow
+/// (`ulimit -f`) gives an error instead of SIGXFSZ.
+#[derive(Debug)]
+pub struct Signals {
+    waited: libc::sigset_t,
+    inherited: libc::sigset_t,
+}
+
+impl Signals {
+    /// Blocks all but those that tell of a fault of ramfold's own.
+    pub fn block() -> Self {
+        let (waited, inherited) = block_signals();
+        Self { waited, inherited }
+    }
+}
+
 /// The running program.
 #[derive(Debug)]
 pub struct Child {
@@ -34,8 +50,12 @@ pub struct Child {
 impl Child {
     /// Starts `command` with `environment` added. It inherits the signal mask and ignored signals of whoever
     /// started ramfold.
-    pub fn spawn(command: &[OsString], environment: &[(&str, OsString)]) -> Result<Self, Failure> {
-        let (waited, inherited) = block_signals();
+    pub fn spawn(
+        command: &[OsString],
+        environment: &[(&str, OsString)],
+        signals: &Signals,
+    ) -> Result<Self, Failure> {
+        let Signals { waited, inherited } = *signals;
         let ignored_child = reap_children();
         let mut program = Command::new(&command[0]);
         program.args(&command[1..]).envs(environment.iter().map(|(name, value)| (name, value)));

@@ -37,6 +37,10 @@ pub struct Options {
     #[arg(long, value_name = "NAME[:LEVEL]", default_value = "lz4", value_parser = names::compressor)]
     pub compressor: String,
 
+    /// Compressor for pages that stay in the compressed pool for long, when the processor has time, or "none"
+    #[arg(long, value_name = "NAME[:LEVEL]|none", default_value = "zstd:1", value_parser = names::recompressor)]
+    pub recomp_algorithm: String,
+
     /// Allocator of the compressed pool: zsmalloc, zbud or xvmalloc
     #[arg(long, value_name = "NAME", default_value = "zsmalloc", value_parser = names::zpool)]
     pub zpool: String,
@@ -150,6 +154,7 @@ impl fmt::Display for Settings<'_> {
         let o = self.options;
         write!(f, "limit={};swap_size={}", self.limit, self.swap_size())?;
         write!(f, ";compressor={};zpool={}", o.compressor, o.zpool)?;
+        write!(f, ";recomp_algorithm={}", o.recomp_algorithm)?;
         write!(f, ";max_pool_percent={}", o.max_pool_percent)?;
         write!(f, ";accept_threshold_percent={}", o.accept_threshold_percent)?;
         write!(f, ";max_compression_ratio={}", o.max_compression_ratio)?;

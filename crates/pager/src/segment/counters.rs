@@ -53,6 +53,8 @@ named! {
         WrittenBackPages = "written_back_pages",
         /// Bytes written to the swap file.
         WritebackBytes = "writeback_bytes",
+        /// Pages that stayed in the pool for long and were compressed anew.
+        RecompressedPages = "recompressed_pages",
         /// Loads that were served by the swap file.
         TierLoads = "tier_loads",
         /// Stores that found the pool at its limit, or above the accept threshold after it was full.
