@@ -25,6 +25,7 @@ use super::arena::{Arena, ArenaOptions, BLOCK_PAGES, BLOCK_SIZE};
 use super::reservation::Table;
 use super::{Handle, MallocError, NewZpoolError, Zpool, lock};
 use crate::page::PAGE_SIZE;
+use crate::prefetch::prefetch_bytes;
 
 /// In a tag: the slot is in use, and the other bits are its handle. Without it they are the next free slot.
 const LIVE: u32 = 1 << 31;
@@ -404,6 +405,14 @@ impl Zpool for Zsmalloc {
         // SAFETY: the object has that many bytes, in committed memory, and stays there while it is pinned; by
         // the caller's contract nobody else reads, writes or frees it meanwhile, and `bytes` cannot lie in it.
         unsafe { object.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    fn prefetch(&self, handle: Handle, len: usize) {
+        let place = Place::from_bits(self.handles.get(handle_index(handle)));
+        let zspage = &self.zspages[place.zspage];
+        let shape = &self.classes[usize::from(zspage.class.get())].shape;
+        let bytes = self.arena.ptr(place.zspage, usize::from(place.slot) * shape.size, 0);
+        prefetch_bytes(bytes, shape.size - shape.payload() + len.min(512));
     }
 
     fn read(&self, handle: Handle, len: usize, with: &mut dyn FnMut(&[u8])) {
