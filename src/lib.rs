@@ -17,6 +17,7 @@ pub mod tier;
 pub mod zpool;
 
 mod bits;
+mod compaction;
 mod config;
 mod dedup;
 mod entry;

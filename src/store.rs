@@ -356,9 +356,13 @@ impl Store {
         self.charge(spot.key.pool, entry, old);
         shard.counts.stores += 1;
         let pages = shard.estimate();
+        let look = Self::should_look(&shard);
         drop(shard);
         if let Some(old) = old {
             self.release(old);
+        }
+        if look {
+            self.keep_dense();
         }
         Ok((Place::new(spot.shard(), leaf, spot.bit), pages))
     }
@@ -395,13 +399,6 @@ impl Store {
         stats.count(&counts, &self.counters);
         stats.count_shared(&self.shared.gauges());
         stats
-    }
-
-    /// Has the zpools move objects together. Returns the pages given back to the system.
-    pub fn compact(&self) -> usize {
-        let pages = self.zpools.iter().map(Zpool::compact).sum();
-        self.counters.pages_compacted.add(pages as u64);
-        pages
     }
 
     /// Checks every invariant that can be checked, at the price of a look at every entry. No other thread may

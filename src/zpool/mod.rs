@@ -83,6 +83,11 @@ pub trait Zpool: Send + Sync + Debug {
 
     /// Moves objects together and gives whole pages back to the system. Returns the pages given back.
     fn compact(&self) -> usize;
+
+    /// As [`Zpool::compact`], but stops when about `max_pages` have been given back, and keeps the reserve.
+    fn compact_some(&self, _max_pages: usize) -> usize {
+        0
+    }
 }
 
 /// Why the zpool gave no memory.

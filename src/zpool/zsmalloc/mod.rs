@@ -31,6 +31,8 @@ use crate::prefetch::prefetch_bytes;
 const LIVE: u32 = 1 << 31;
 /// Bits of a place that are the slot's number; the others are the zspage's.
 const SLOT_BITS: u32 = 12;
+/// Bytes of an object to ask for ahead: what comes after them the processor foresees by itself.
+const PREFETCH: usize = 512;
 /// A class grows by this share of what it has, so that what it holds unused is in proportion.
 const GROWTH: usize = 128;
 
@@ -412,7 +414,7 @@ impl Zpool for Zsmalloc {
         let zspage = &self.zspages[place.zspage];
         let shape = &self.classes[usize::from(zspage.class.get())].shape;
         let bytes = self.arena.ptr(place.zspage, usize::from(place.slot) * shape.size, 0);
-        prefetch_bytes(bytes, shape.size - shape.payload() + len.min(512));
+        prefetch_bytes(bytes, TAG + len.min(PREFETCH));
     }
 
     fn read(&self, handle: Handle, len: usize, with: &mut dyn FnMut(&[u8])) {
@@ -441,6 +443,10 @@ impl Zpool for Zsmalloc {
     }
 
     fn compact(&self) -> usize {
-        self.compact_some(usize::MAX) + self.arena.drop_reserve()
+        self.empty_sparse(usize::MAX) + self.arena.drop_reserve()
+    }
+
+    fn compact_some(&self, max_pages: usize) -> usize {
+        self.empty_sparse(max_pages)
     }
 }
