@@ -1,4 +1,4 @@
-//! Duplicates: a table that remembers, for the hash of a page's contents, where such a page was stored.
+//! Duplicates: a table that remembers, for the hash of a page's stored bytes, where such a page was stored.
 //!
 //! The table is a set-associative cache of hints. A set is one cache line: ten tags of 16 bits with ten places
 //! of 32. A hint may be out of date or mean another page with the same tag; whoever uses it compares the bytes.
@@ -150,21 +150,12 @@ impl Dedup {
     }
 }
 
-/// The hash of a page's contents.
-pub(crate) fn content_hash(page: &crate::Page) -> u64 {
-    twox_hash::XxHash3_64::oneshot(page)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn hash(number: u32) -> u64 {
-        content_hash(&{
-            let mut page = [0; crate::PAGE_SIZE];
-            page[..4].copy_from_slice(&number.to_ne_bytes());
-            page
-        })
+        crate::packed::hash(&number.to_ne_bytes())
     }
 
     #[test]

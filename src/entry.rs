@@ -192,11 +192,6 @@ fn split(word: u64) -> (u32, u32) {
     (low32(word >> 32), low32(word))
 }
 
-/// The checksum of stored bytes: XXH3, cut to 32 bits.
-pub(crate) fn checksum(bytes: &[u8]) -> u32 {
-    split(twox_hash::XxHash3_64::oneshot(bytes)).1
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,6 +13,7 @@ use crate::entry::Entry;
 use crate::leaf::{LEAF_PAGES, Leaf};
 use crate::lru::{Lru, NONE};
 use crate::pools::{Key, PoolId};
+use crate::prefetch::prefetch;
 use crate::stats::Counts;
 use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -105,6 +106,11 @@ impl Index {
 
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         crate::lock(&self.shards[shard].0)
+    }
+
+    /// Tells that the shard will be locked soon.
+    pub(crate) fn prefetch(&self, shard: usize) {
+        prefetch(&self.shards[shard]);
     }
 
     /// The stamp that the next leaf at a tail will have.

@@ -74,7 +74,7 @@ impl Leaf {
     }
 
     pub(crate) fn get(&self, bit: u32) -> Option<Entry> {
-        (self.occupied >> bit & 1 != 0).then(|| self.entries[self.position(bit)])
+        (bit < 64 && self.occupied >> bit & 1 != 0).then(|| self.entries[self.position(bit)])
     }
 
     /// Sets the referenced bit.

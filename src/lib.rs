@@ -17,6 +17,7 @@ pub mod tier;
 pub mod zpool;
 
 mod bits;
+mod compaction;
 mod config;
 mod dedup;
 mod entry;
@@ -27,7 +28,9 @@ mod knobs;
 mod leaf;
 mod load;
 mod lru;
+mod packed;
 mod pools;
+mod prefetch;
 mod recompress;
 mod shared;
 mod stats;

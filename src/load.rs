@@ -4,8 +4,10 @@
 //! entry names it: no copy, and nothing can free it meanwhile. The tier is read without a lock; after that the
 //! entry is looked at again, and if it is another one, what was read may be anything and the load starts anew.
 
-use crate::entry::{Entry, State, checksum};
+use crate::bits::low32;
+use crate::entry::{Entry, State};
 use crate::index::Spot;
+use crate::packed::hash;
 use crate::page::{Page, fill};
 use crate::pools::Key;
 use crate::store::{Scratch, Scratches, Store};
@@ -43,7 +45,8 @@ impl Store {
     /// [`LoadError`]; then the contents of `page` are undefined.
     pub fn load(&self, key: Key, page: &mut Page, scratch: &mut Scratch) -> Result<(), LoadError> {
         let spot = Spot::new(key);
-        let Scratch { codecs, packed, .. } = scratch;
+        let Scratch { codecs, packed, next, .. } = scratch;
+        let in_sequence = next.replace(Key { index: key.index.wrapping_add(1), ..key }) == Some(key);
         loop {
             let mut shard = self.index.lock(spot.shard());
             let Some((leaf, entry)) = shard.get(&spot) else {
@@ -51,6 +54,9 @@ impl Store {
                 return Err(LoadError::Miss);
             };
             shard.touch(leaf, spot.bit);
+            if in_sequence {
+                self.prefetch(shard.leaf(leaf).get(spot.bit + 1));
+            }
             let in_tier = match entry.state() {
                 State::Shared => {
                     self.shared.read(entry.shared_id(), |object| self.load_here(object, page, codecs))
@@ -66,6 +72,13 @@ impl Store {
             if self.still_there(&spot, entry, object, result.is_ok()) {
                 return result;
             }
+        }
+    }
+
+    /// Has the processor fetch what the next load of a sequence will read, while it decompresses this page.
+    fn prefetch(&self, next: Option<Entry>) {
+        if let Some(entry) = next.filter(|entry| entry.in_pool()) {
+            self.zpools.get(entry.zpool()).prefetch(entry.handle(), entry.len());
         }
     }
 
@@ -129,6 +142,7 @@ impl Store {
         result
     }
 
+    /// Any bytes are safe to decompress, and then they are near: so the checksum is looked at last.
     pub(crate) fn decode(
         &self,
         object: Entry,
@@ -136,15 +150,17 @@ impl Store {
         page: &mut Page,
         codecs: &mut Scratches,
     ) -> Result<(), Corrupt> {
-        if checksum(bytes) != object.sum() {
+        let restored = if object.is_raw() {
+            page.copy_from_slice(bytes);
+            Ok(())
+        } else {
+            let codec = self.codecs.get(object.codec());
+            codec.decompress(codecs.of(object.codec(), codec), bytes, page)
+        };
+        if low32(hash(bytes)) != object.sum() {
             return Err(Corrupt::Checksum);
         }
-        if object.is_raw() {
-            page.copy_from_slice(bytes);
-            return Ok(());
-        }
-        let codec = self.codecs.get(object.codec());
-        codec.decompress(codecs.of(object.codec(), codec), bytes, page).map_err(|_| Corrupt::Decompress)
+        restored.map_err(|_| Corrupt::Decompress)
     }
 
     fn corrupt(&self, why: Corrupt) -> LoadError {

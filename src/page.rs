@@ -8,16 +8,16 @@ pub type Page = [u8; PAGE_SIZE];
 
 /// The word that fills the whole page, if one does.
 ///
-/// A same-filled page (zswap's `zswap_is_page_same_filled`) costs no pool memory: the word is the entry. The
-/// last word is compared first, because pages that begin with a run of zeros and end otherwise are common.
+/// A same-filled page (zswap's `zswap_is_page_same_filled`) costs no pool memory: the word is the entry. Most pages
+/// are told by their first cache line, which the compressor needs next. The last word comes before the rest, because
+/// pages that begin with a run of zeros and end otherwise are common.
 #[must_use]
 pub fn same_filled(page: &Page) -> Option<u64> {
-    let words: &[[u8; 8]; PAGE_SIZE / 8] = page.as_chunks().0.try_into().ok()?;
-    let first = words[0];
-    if words[PAGE_SIZE / 8 - 1] != first {
-        return None;
-    }
-    words.iter().all(|word| *word == first).then(|| u64::from_ne_bytes(first))
+    let (words, _) = page.as_chunks::<8>();
+    let (line, rest) = words.split_at(8);
+    let first = line[0];
+    let all = |words: &[[u8; 8]]| words.iter().all(|word| *word == first);
+    (all(line) && rest.last() == Some(&first) && all(rest)).then(|| u64::from_ne_bytes(first))
 }
 
 /// Fills `page` with the repeated `word` that [`same_filled`] found.

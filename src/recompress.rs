@@ -9,8 +9,9 @@
 //! held while a page is compressed; the guarantee is that of writeback: the new object takes the place of the old one only
 //! if the entry still is the one that was read, and both give the same page.
 
-use crate::entry::{Entry, State, checksum};
+use crate::entry::{Entry, State};
 use crate::index::{SHARDS, Spot};
+use crate::packed::Packed;
 use crate::page::{PAGE_SIZE, Page};
 use crate::pools::Key;
 use crate::store::{Scratches, Store};
@@ -125,7 +126,7 @@ impl Store {
         let zpool = self.zpools.get(idle.entry.zpool());
         let handle = self.allocate_within_limit(zpool, len).ok().flatten().ok_or(NoRoom)?;
         zpool.write(handle, &packed[..len]);
-        Ok(Some(Entry::pool(handle, len, dense, idle.entry.zpool(), checksum(&packed[..len]))))
+        Ok(Some(Packed::new(&packed[..len], dense).entry(handle, idle.entry.zpool())))
     }
 
     /// Puts the new object in the place of the old one, or, if there is none, notes that there is none to be had.

@@ -1,8 +1,10 @@
 //! The store: which pages are kept, and where.
 //!
 //! A page is kept as one of: a repeated word in its entry, compressed bytes (or the page as it is) in a zpool,
-//! a part in an object that other pages share, or a slot of the tier. The order of work in [`Store::store`] is
-//! that of the list, so that what is cheap is tried first, and all that can fail comes before the commit point.
+//! a part in an object that other pages share, or a slot of the tier. What is cheap is tried first, and all that can
+//! fail comes before the commit point. Duplicates are looked for after compression: the bytes are fewer then, one
+//! hash of them serves as checksum and for the search, and nothing has to be decompressed to compare. The price: a
+//! duplicate costs a compression, and is found only among pages of the same compressor.
 //!
 //! Guarantees: after a store that succeeded a load gives that page or an error, never another page and never
 //! an older one. A persistent page leaves only by invalidation. A store that is refused leaves a persistent
@@ -10,10 +12,11 @@
 
 use crate::codec::{self, Codec, CompressError};
 use crate::config::{Config, ConfigError, Knobs, PoorPages};
-use crate::dedup::{Dedup, content_hash};
-use crate::entry::{Entry, MAX_CODECS, MAX_ZPOOLS, State, checksum};
+use crate::dedup::Dedup;
+use crate::entry::{Entry, MAX_CODECS, MAX_ZPOOLS, State};
 use crate::generations::Generations;
 use crate::index::{Index, Place, SHARDS, Spot};
+use crate::packed::Packed;
 use crate::page::{PAGE_SIZE, Page, same_filled};
 use crate::pools::{Key, PoolId, PoolKind, Pools};
 use crate::shared::Shared;
@@ -60,9 +63,9 @@ pub struct Scratch {
     pub(crate) codecs: Scratches,
     /// A page while it is compressed, or comes from the tier.
     pub(crate) packed: Box<Page>,
-    /// The contents of what may be a duplicate.
-    other: Box<Page>,
     batch: Batch,
+    /// The key after the one that was loaded last.
+    pub(crate) next: Option<Key>,
 }
 
 impl std::fmt::Debug for Scratch {
@@ -167,12 +170,7 @@ impl Store {
         let mut codecs = Scratches::default();
         let (number, codec) = self.codecs.current();
         codecs.of(number, codec);
-        Scratch {
-            codecs,
-            packed: Box::new([0; PAGE_SIZE]),
-            other: Box::new([0; PAGE_SIZE]),
-            batch: Batch::default(),
-        }
+        Scratch { codecs, packed: Box::new([0; PAGE_SIZE]), batch: Batch::default(), next: None }
     }
 
     /// A new pool of keys. `memlimit` bounds the bytes that its pages take in the zpools (what is shared is not
@@ -215,38 +213,52 @@ impl Store {
         if !self.knobs.enabled.load(Relaxed) {
             return Err(StoreError::Disabled);
         }
+        self.index.prefetch(spot.shard());
         if self.knobs.same_filled.load(Relaxed)
             && let Some(word) = same_filled(page)
         {
             return self.publish(spot, Entry::same(word)).map(drop);
         }
-        let hash = self.knobs.duplicates.load(Relaxed).then(|| content_hash(page));
-        match hash.and_then(|hash| self.find_duplicate(hash, spot, page, scratch)) {
+        let Scratch { codecs, packed, batch, .. } = scratch;
+        let packed = self.pack(page, packed, codecs)?;
+        let duplicates = self.knobs.duplicates.load(Relaxed);
+        match duplicates.then(|| self.find_duplicate(spot, &packed)).flatten() {
             Some(Duplicate::Itself) => return Ok(()),
             Some(Duplicate::Other(entry)) => return self.publish(spot, entry).map(drop),
             None => {}
         }
-        let entry = self.pack(spot, page, scratch)?;
+        let entry = self.place(spot.key.pool, &packed, batch)?;
         let (place, pages) = self.publish(spot, entry)?;
-        if let (Some(hash), Some(place)) = (hash, place) {
-            self.dedup.insert(hash, place, pages);
+        if let (true, Some(place)) = (duplicates, place) {
+            self.dedup.insert(packed.hash, place, pages);
         }
         Ok(())
     }
 
-    /// An object with the contents of `page`, to be shared by this new entry.
-    fn find_duplicate(
+    /// Compresses the page, or keeps it as it is.
+    fn pack<'a>(
         &self,
-        hash: u64,
-        spot: &Spot,
-        page: &Page,
-        scratch: &mut Scratch,
-    ) -> Option<Duplicate> {
-        let place = self.dedup.find(hash)?;
-        let Scratch { codecs, other, .. } = scratch;
-        let mut equal = |object: Entry| {
-            object.in_pool() && self.unpack(object, other, codecs).is_ok() && other[..] == page[..]
-        };
+        page: &'a Page,
+        out: &'a mut Page,
+        codecs: &mut Scratches,
+    ) -> Result<Packed<'a>, StoreError> {
+        let (number, codec) = self.codecs.current();
+        let percent = usize::from(self.knobs.max_compression_ratio.load(Relaxed).min(100));
+        let most = (PAGE_SIZE * percent / 100).min(PAGE_SIZE - 1).min(self.zpools.current().1.max_size());
+        match codec.compress(codecs.of(number, codec), page, &mut out[..most]) {
+            Ok(len @ 1..) => Ok(Packed::new(&out[..len], number)),
+            Err(CompressError::TooPoor) if self.knobs.poor == PoorPages::KeepRaw => {
+                Ok(Packed::new(page, number))
+            }
+            Err(CompressError::TooPoor) => Err(StoreError::Poor),
+            Ok(0) | Err(CompressError::Failed) => Err(StoreError::Compress),
+        }
+    }
+
+    /// An object of the same bytes, to be shared by this new entry.
+    fn find_duplicate(&self, spot: &Spot, packed: &Packed) -> Option<Duplicate> {
+        let place = self.dedup.find(packed.hash)?;
+        let equal = |object: Entry| packed.is_in(object, self.zpools.get(object.zpool()));
         let mut shard = self.index.lock(place.shard());
         let (key, entry) = shard.at(place)?;
         if key == spot.key {
@@ -270,29 +282,16 @@ impl Store {
         }
     }
 
-    /// Compresses the page and places the bytes in a zpool.
-    fn pack(&self, spot: &Spot, page: &Page, scratch: &mut Scratch) -> Result<Entry, StoreError> {
-        let (codec_number, codec) = self.codecs.current();
-        let (mut zpool_number, zpool) = self.zpools.current();
-        let percent = usize::from(self.knobs.max_compression_ratio.load(Relaxed).min(100));
-        let most = (PAGE_SIZE * percent / 100).min(PAGE_SIZE - 1).min(zpool.max_size());
-        let Scratch { codecs, packed, batch, .. } = scratch;
-        let len = codec.compress(codecs.of(codec_number, codec), page, &mut packed[..most]);
-        let bytes = match len {
-            Ok(len @ 1..) => &packed[..len],
-            Err(CompressError::TooPoor) if self.knobs.poor == PoorPages::KeepRaw => {
-                if zpool.max_size() < PAGE_SIZE {
-                    zpool_number = self.whole_page_zpool()?;
-                }
-                &page[..]
-            }
-            Err(CompressError::TooPoor) => return Err(StoreError::Poor),
-            Ok(0) | Err(CompressError::Failed) => return Err(StoreError::Compress),
-        };
-        let zpool = self.zpools.get(zpool_number);
-        let handle = self.allocate(spot.key.pool, zpool, bytes.len(), batch)?;
-        zpool.write(handle, bytes);
-        Ok(Entry::pool(handle, bytes.len(), codec_number, zpool_number, checksum(bytes)))
+    /// Places the bytes in a zpool.
+    fn place(&self, pool: PoolId, packed: &Packed, batch: &mut Batch) -> Result<Entry, StoreError> {
+        let (mut number, mut zpool) = self.zpools.current();
+        if packed.bytes.len() > zpool.max_size() {
+            number = self.whole_page_zpool()?;
+            zpool = self.zpools.get(number);
+        }
+        let handle = self.allocate(pool, zpool, packed.bytes.len(), batch)?;
+        zpool.write(handle, packed.bytes);
+        Ok(packed.entry(handle, number))
     }
 
     /// Room in the zpool, within the limits. Shrinks if that is this thread's business.
@@ -363,9 +362,13 @@ impl Store {
         self.charge(spot.key.pool, entry, old);
         shard.counts.stores += 1;
         let pages = shard.estimate();
+        let look = Self::should_look(&shard);
         drop(shard);
         if let Some(old) = old {
             self.release(old);
+        }
+        if look {
+            self.keep_dense();
         }
         Ok((Place::new(spot.shard(), leaf, spot.bit), pages))
     }
@@ -402,13 +405,6 @@ impl Store {
         stats.count(&counts, &self.counters);
         stats.count_shared(&self.shared.gauges());
         stats
-    }
-
-    /// Has the zpools move objects together. Returns the pages given back to the system.
-    pub fn compact(&self) -> usize {
-        let pages = self.zpools.iter().map(Zpool::compact).sum();
-        self.counters.pages_compacted.add(pages as u64);
-        pages
     }
 
     /// Checks every invariant that can be checked, at the price of a look at every entry. No other thread may

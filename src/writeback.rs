@@ -341,12 +341,6 @@ impl Store {
         }
     }
 
-    /// Bytes of all objects in the zpools.
-    fn object_bytes(&self) -> u64 {
-        let alone: u64 = (0..SHARDS).map(|number| self.index.lock(number).counts.bytes).sum();
-        alone + self.shared.gauges().bytes
-    }
-
     /// Makes room for `size` bytes under the limit of the pool, by its own least recently used pages.
     pub(crate) fn keep_memlimit(&self, pool: PoolId, size: u64, batch: &mut Batch) -> Result<(), StoreError> {
         let fits = || {

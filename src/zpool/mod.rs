@@ -68,6 +68,9 @@ pub trait Zpool: Send + Sync + Debug {
     /// Writes `bytes` to the front of the object; not more than it was allocated with.
     fn write(&self, handle: Handle, bytes: &[u8]);
 
+    /// Tells that the first `len` bytes of the object will be read soon. A hint: the handle may have been freed.
+    fn prefetch(&self, _handle: Handle, _len: usize) {}
+
     /// Lends the first `len` bytes of the object to `with`, once. `with` must not call the pool.
     fn read(&self, handle: Handle, len: usize, with: &mut dyn FnMut(&[u8]));
 
@@ -80,6 +83,11 @@ pub trait Zpool: Send + Sync + Debug {
 
     /// Moves objects together and gives whole pages back to the system. Returns the pages given back.
     fn compact(&self) -> usize;
+
+    /// As [`Zpool::compact`], but stops when about `max_pages` have been given back, and keeps the reserve.
+    fn compact_some(&self, _max_pages: usize) -> usize {
+        0
+    }
 }
 
 /// Why the zpool gave no memory.

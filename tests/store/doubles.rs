@@ -273,6 +273,10 @@ impl Zpool for FaultyZpool {
     fn compact(&self) -> usize {
         self.inner.compact()
     }
+
+    fn compact_some(&self, max_pages: usize) -> usize {
+        self.inner.compact_some(max_pages)
+    }
 }
 
 /// A real codec that fails when told to.

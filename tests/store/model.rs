@@ -2,11 +2,11 @@
 //!
 //! The two may differ in this only: a store may be refused (then the persistent page is the old one, the
 //! ephemeral one is gone); an ephemeral page may be missing, and is then missing until it is stored again; a
-//! load from the tier may fail when the tier was told to.
+//! load may fail when a part was told to fail or to damage what it gives, but never gives another page.
 
 use crate::doubles::{Bench, FaultyCodec, FaultyZpool, MemoryTier, Random, page};
 use ramfold::tier::Tier;
-use ramfold::{Config, Key, LoadError, PAGE_SIZE, PoolId, PoolKind, PoorPages, Store};
+use ramfold::{Config, Corrupt, Key, LoadError, PAGE_SIZE, PoolId, PoolKind, PoorPages, Store};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,6 +19,7 @@ struct Model {
     bench: Bench,
     tier: Arc<MemoryTier>,
     zpool: Arc<FaultyZpool>,
+    codec: Arc<FaultyCodec>,
     pools: Vec<PoolId>,
     pages: HashMap<Key, u64>,
 }
@@ -40,17 +41,19 @@ impl Model {
             tier.read_error.one_in.store(50, Relaxed);
             zpool.no_memory.one_in.store(50, Relaxed);
             codec.compress_error.one_in.store(50, Relaxed);
+            codec.decompress_error.one_in.store(50, Relaxed);
+            tier.read_damage.one_in.store(50, Relaxed);
         }
         tier.capacity.store([0, 0, 300][random.below(3) as usize], Relaxed);
         let with_tier = (random.below(5) != 0).then(|| tier.clone() as Arc<dyn Tier>);
-        let bench = Bench::over(Store::from_parts(&config, codec, zpool.clone(), with_tier));
+        let bench = Bench::over(Store::from_parts(&config, codec.clone(), zpool.clone(), with_tier));
         let pools = vec![
             bench.store.create_pool(PoolKind::Persistent, None),
             bench.store.create_pool(PoolKind::Ephemeral, None),
             bench.store.create_pool(PoolKind::Ephemeral, Some(40_000)),
             bench.store.create_pool(PoolKind::Persistent, Some(60_000)),
         ];
-        Self { random, bench, tier, zpool, pools, pages: HashMap::new() }
+        Self { random, bench, tier, zpool, codec, pools, pages: HashMap::new() }
     }
 
     fn key(&mut self) -> Key {
@@ -110,7 +113,13 @@ impl Model {
             Err(LoadError::Tier(error)) => {
                 assert!(self.tier.read_error.one_in.load(Relaxed) != 0 && expected.is_some(), "{error}");
             }
-            Err(error) => panic!("{key:?}: {error}"),
+            Err(LoadError::Corrupt(why)) => {
+                let part = match why {
+                    Corrupt::Checksum => &self.tier.read_damage,
+                    Corrupt::Decompress => &self.codec.decompress_error,
+                };
+                assert!(part.one_in.load(Relaxed) != 0 && expected.is_some(), "{key:?}: {why}");
+            }
         }
     }
 
@@ -154,7 +163,8 @@ impl Model {
 
     /// Everything is loaded, then everything goes; nothing is left anywhere.
     fn end(mut self) {
-        self.tier.read_error.one_in.store(0, Relaxed);
+        let faults = [&self.tier.read_error, &self.tier.read_damage, &self.codec.decompress_error];
+        faults.into_iter().for_each(|fault| fault.one_in.store(0, Relaxed));
         let keys: Vec<Key> = self.pages.keys().copied().collect();
         keys.into_iter().for_each(|key| self.load(key));
         assert!(self.bench.stat("stored_pages") + self.bench.stat("tier_pages") >= self.pages.len() as u64);

@@ -31,8 +31,9 @@ pub(super) struct Shape {
 impl Shape {
     /// The shape for slots of at least `size` bytes that wastes least.
     fn of(size: usize) -> Self {
-        let shapes = (1..=BLOCK_PAGES).map(|pages| Self { size, pages, slots: pages * PAGE_SIZE / size });
-        // The first of equals is taken: few pages.
+        let shapes =
+            (1..=BLOCK_PAGES).rev().map(|pages| Self { size, pages, slots: pages * PAGE_SIZE / size });
+        // The first of equals is taken: many pages, so that descriptors are few.
         let shape = shapes.min_by(|a, b| (a.pages * b.slots).cmp(&(b.pages * a.slots))).expect("16 shapes");
         Self { size: (shape.pages * PAGE_SIZE / shape.slots) & !(ALIGN - 1), ..shape }
     }

@@ -23,7 +23,7 @@ impl Zsmalloc {
     /// Compacts until `max_pages` pages have been given back or there is nothing more to gain, going on where
     /// the last call stopped. Returns the pages given back, at most 15 more than asked for. The arena's reserve
     /// stays.
-    pub fn compact_some(&self, max_pages: usize) -> usize {
+    pub(super) fn empty_sparse(&self, max_pages: usize) -> usize {
         let mut freed = 0;
         for _ in 0..self.classes.len() {
             let at = self.compact_from.load(Ordering::Relaxed) % self.classes.len();
@@ -182,7 +182,7 @@ mod tests {
         let mut calls = 0;
         loop {
             let held = pool.total_pages();
-            let freed = pool.compact_some(4);
+            let freed = pool.empty_sparse(4);
             assert_eq!(pool.total_pages(), held - freed);
             assert!(freed <= 4 + 15, "{freed}");
             pool.check();
