@@ -53,12 +53,16 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
 
     let started = Instant::now();
     let mut child = child::Child::spawn(&options.command, &run.environment(), &signals)?;
+    let program = child.pid();
+    let mut told = 0;
     let status = child.wait(&mut || {
         stats.sample(&run.segment);
         run.reap();
+        told = run.tell_deaths(told, program);
     });
+    run.tell_deaths(told, program);
     stats.report(&run.segment, started.elapsed())?;
-    Ok(ExitCode::from(if run.tell_deaths(child.pid()) { KILLED } else { status }))
+    Ok(ExitCode::from(if run.was_killed(program) { KILLED } else { status }))
 }
 
 fn refuse_nesting() -> Result<(), Failure> {
@@ -124,14 +128,18 @@ impl Run {
         });
     }
 
-    /// Says which processes ramfold killed and why; whether the program was one of them.
-    fn tell_deaths(&self, program: u32) -> bool {
+    /// Says which processes ramfold killed and why, from the `told`th on; how many there are.
+    fn tell_deaths(&self, told: usize, program: u32) -> usize {
         let deaths = self.segment.deaths();
-        for death in &deaths {
+        for death in deaths.iter().skip(told) {
             let who = if death.pid == program { String::new() } else { format!("process {}: ", death.pid) };
             say(&format!("{who}{}", death.message));
         }
-        deaths.iter().any(|death| death.pid == program)
+        deaths.len()
+    }
+
+    fn was_killed(&self, process: u32) -> bool {
+        self.segment.deaths().iter().any(|death| death.pid == process)
     }
 }
 

@@ -1,12 +1,12 @@
 //! From plain memory to managed memory.
 //!
 //! Up to a threshold the range is ordinary memory: the kernel serves first touches, nothing is watched, no thread
-//! runs. When the memory handed out passes the threshold, the range is registered with a userfaultfd *first*, so that no page can
-//! appear unseen from then on (who touches a missing one waits), and then the pages that are there already are
-//! taken from /proc/self/pagemap. Only then do the threads start.
+//! runs. When the memory handed out passes the threshold, the threads start, the range is registered with a userfaultfd,
+//! so that no page can appear unseen from then on, and then the pages that are there already are taken from
+//! /proc/self/pagemap.
 
 use crate::engine::Engine;
-use crate::pages::{GROUP_PAGES, Pages};
+use crate::pages::{GROUP_PAGES, Pages, State};
 use crate::space::{Kind, Space};
 use crate::sys::PAGE;
 use rustix::io::Errno;
@@ -43,6 +43,8 @@ fn find_in_group(engine: &Engine, pages: Range<usize>) -> Result<(), Errno> {
     let mut entries = [0u8; GROUP_PAGES * 8];
     let entries = &mut entries[..pages.len() * 8];
     let offset = engine.pages.addr(pages.start) / PAGE * 8;
+    // Taken first: what a fault brings in from here on is not taken for a page that was there.
+    let group = engine.pages.lock(pages.start);
     let mut done = 0;
     while done < entries.len() {
         match rustix::io::pread(&engine.pagemap, &mut entries[done..], (offset + done) as u64)? {
@@ -50,11 +52,9 @@ fn find_in_group(engine: &Engine, pages: Range<usize>) -> Result<(), Errno> {
             bytes => done += bytes,
         }
     }
-    let mut group = None;
     for (page, entry) in pages.zip(entries.as_chunks::<8>().0) {
-        if u64::from_ne_bytes(*entry) >> 62 != 0 {
-            let group = group.get_or_insert_with(|| engine.pages.lock(page));
-            engine.set_resident(group, page);
+        if u64::from_ne_bytes(*entry) >> 62 != 0 && group.state(page) == State::None {
+            engine.set_resident(&group, page);
         }
     }
     Ok(())

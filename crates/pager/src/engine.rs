@@ -260,8 +260,8 @@ impl Engine {
 
     /// Ends the program: it would see wrong contents otherwise, or pass its limit.
     pub(crate) fn die(&self, message: &str) -> ! {
-        self.usage.segment().report_death(message);
-        self.host.die(message)
+        let reported = self.usage.segment().report_death(message);
+        self.host.die(message, reported)
     }
 
     /// Ends the program as the system would when it is out of memory.

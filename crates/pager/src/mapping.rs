@@ -32,11 +32,7 @@ impl Pager {
         let _inside = self.gate.enter();
         let mut space = self.space();
         let addr = space.find(len, align.max(PAGE)).ok_or(MapError::NoMemory)?;
-        if prot.0 != 0 {
-            sys::protect(addr, len, prot.0)?;
-        }
-        space.set(addr..addr + len, Area::new(prot));
-        self.activate_if_large(&space);
+        self.open(&mut space, addr..addr + len, Area::new(prot))?;
         Ok(addr)
     }
 
@@ -49,12 +45,7 @@ impl Pager {
         let _inside = self.gate.enter();
         let mut space = self.space();
         self.clear(&mut space, &range)?;
-        if prot.0 != 0 {
-            sys::protect(range.start, range.len(), prot.0)?;
-        }
-        space.set(range, Area::new(prot));
-        self.activate_if_large(&space);
-        Ok(())
+        self.open(&mut space, range, Area::new(prot))
     }
 
     /// As [`Pager::map_fixed`], but fails with EEXIST if anything is mapped there (MAP_FIXED_NOREPLACE).
@@ -68,12 +59,7 @@ impl Pager {
         if !space.is_free(&range) {
             return Err(MapError::Kernel(libc::EEXIST));
         }
-        if prot.0 != 0 {
-            sys::protect(range.start, range.len(), prot.0)?;
-        }
-        space.set(range, Area::new(prot));
-        self.activate_if_large(&space);
-        Ok(())
+        self.open(&mut space, range, Area::new(prot))
     }
 
     /// MAP_FIXED of something that is not private anonymous memory into the range: `mmap` makes the raw call and
@@ -120,10 +106,28 @@ impl Pager {
         sys::protect(range.start, range.len(), prot.0)?;
         for (part, area) in space.areas_in(&range) {
             if area.kind == Kind::Anonymous {
-                space.set(part, Area { prot, ..area });
+                self.enter(&mut space, part, Area { prot, ..area })?;
             }
         }
-        self.activate_if_large(&space);
+        Ok(())
+    }
+
+    /// Lets the program use anonymous memory that was inaccessible.
+    fn open(&self, space: &mut Space, range: Range<usize>, area: Area) -> Result<(), MapError> {
+        if area.prot.0 != 0 {
+            sys::protect(range.start, range.len(), area.prot.0)?;
+        }
+        self.enter(space, range, area)
+    }
+
+    /// Enters what the program may do with anonymous memory, and locks it if it has to be.
+    fn enter(&self, space: &mut Space, range: Range<usize>, mut area: Area) -> Result<(), MapError> {
+        area.locked |= space.locks_new && area.prot.0 != 0;
+        if area.locked {
+            sys::lock_on_fault(range.start, range.len())?;
+        }
+        space.set(range, area);
+        self.look_at_size(space);
         Ok(())
     }
 
@@ -185,6 +189,33 @@ impl Pager {
         Ok(sys::lock(range.start, range.len(), false)?)
     }
 
+    /// mlockall: of memory that is there, and of what will be. Locked memory is brought in and never evicted; if that is
+    /// more than the limit, the program ends.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn lock_all(&self, present: bool, future: bool) -> Result<(), MapError> {
+        let areas = {
+            let _inside = self.gate.enter();
+            let mut space = self.space();
+            space.locks_new = future;
+            space.areas_in(&self.range())
+        };
+        for (part, area) in areas {
+            if present && area.kind == Kind::Anonymous && area.prot.0 != 0 {
+                self.set_locked(&part, true)?;
+                sys::lock(part.start, part.len(), true)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// munlockall, but for the system call.
+    pub fn unlock_all(&self) {
+        let _inside = self.gate.enter();
+        self.space().unlock_all();
+    }
+
     fn set_locked(&self, range: &Range<usize>, locked: bool) -> Result<(), MapError> {
         let _inside = self.gate.enter();
         let mut space = self.space();
@@ -230,11 +261,7 @@ impl Pager {
             }
             let growth = from.end..from.start + new_len;
             if growth.end <= self.range().end && space.is_free(&growth) {
-                if area.prot.0 != 0 {
-                    sys::protect(growth.start, growth.len(), area.prot.0)?;
-                }
-                space.set(growth, Area { locked: false, ..area });
-                self.activate_if_large(&space);
+                self.open(&mut space, growth, area)?;
                 return Ok(from.start);
             }
             if !may_move {
@@ -252,6 +279,7 @@ impl Pager {
             }
             None => self.find_congruent(&space, from.start, new_len)?,
         };
+        // What is moved to a locked place could not be put there.
         if area.prot.0 != 0 {
             sys::protect(to.start, to.len(), area.prot.0)?;
         }
@@ -265,11 +293,12 @@ impl Pager {
         if !keep_old {
             self.clear(&mut space, &from)?;
         }
-        self.activate_if_large(&space);
+        self.look_at_size(&space);
         drop(space);
         drop(closed);
         if area.locked {
-            self.lock(to.start, to.len())?;
+            self.set_locked(&to, true)?;
+            sys::lock_on_fault(to.start, to.len())?;
         }
         Ok(to.start)
     }

@@ -10,13 +10,12 @@ use crate::segment::{Segment, SlotId};
 use crate::space::Space;
 use crate::uffd::UffdError;
 use crate::usage::{Account, Usage};
-use crate::{activate, extents, sys, workers};
+use crate::{activate, extents, phase::Phase, sys, workers};
 use ramfold::tier::file::FileTier;
 use rustix::io::Errno;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Smallest address range that is of use.
@@ -97,8 +96,9 @@ pub trait Host: Send + Sync {
     /// What the system answers.
     fn spawn(&self, name: &'static str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<()>;
 
-    /// Ends the program at once: its memory can no longer be trusted or held.
-    fn die(&self, message: &str) -> !;
+    /// Ends the program at once: its memory can no longer be trusted or held. `reported`: the message is in the segment,
+    /// and whoever made that, if it still runs, tells the user.
+    fn die(&self, message: &str, reported: bool) -> !;
 
     /// Keeps the program from closing a descriptor that the pager uses.
     fn protect_fd(&self, _fd: RawFd) {}
@@ -166,16 +166,18 @@ impl From<UffdError> for SetupError {
 /// The pager of this process, or of one [`crate::Region`].
 #[allow(missing_debug_implementations, reason = "its parts are threads' business")]
 pub struct Pager {
-    host: &'static dyn Host,
+    pub(crate) host: &'static dyn Host,
     reserved: Arc<Reservation>,
     pub(crate) gate: Arc<Gate>,
     space: Arc<Mutex<Space>>,
-    engine: OnceLock<Arc<Engine>>,
+    pub(crate) engine: OnceLock<Arc<Engine>>,
     config: Mutex<Option<Config>>,
     limit: u64,
-    /// Writable bytes at which management begins; `usize::MAX` once it has, or cannot.
-    threshold: AtomicUsize,
-    child: Mutex<Option<SlotId>>,
+    /// Writable bytes beyond which management is due.
+    threshold: usize,
+    pub(crate) phase: Phase,
+    /// The slot of the child that is about to be made.
+    pub(crate) child: Mutex<Option<SlotId>>,
 }
 
 /// The reserved address range.
@@ -183,7 +185,8 @@ pub struct Pager {
 pub(crate) struct Reservation(Range<usize>);
 
 impl Pager {
-    /// Reserves the range. No threads and no userfaultfd before the memory handed out passes the threshold.
+    /// Reserves the range. No threads and no userfaultfd before the memory handed out passes the threshold: who maps or
+    /// protects asks [`Pager::is_due`] afterwards, and calls [`Pager::begin`].
     ///
     /// # Errors
     /// [`SetupError::System`] if not even a small address range is to be had.
@@ -196,7 +199,8 @@ impl Pager {
             reserved,
             engine: OnceLock::new(),
             limit: config.segment.limit(),
-            threshold: AtomicUsize::new(config.threshold),
+            threshold: config.threshold,
+            phase: Phase::default(),
             config: Mutex::new(Some(config)),
             child: Mutex::new(None),
         })
@@ -237,19 +241,36 @@ impl Pager {
         self.space.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins management when the program has more memory than the threshold.
-    pub(crate) fn activate_if_large(&self, space: &Space) {
-        if space.writable_bytes() <= self.threshold.load(Ordering::Relaxed) {
-            return;
-        }
-        self.threshold.store(usize::MAX, Ordering::Relaxed);
-        let Some(config) = self.config.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        if let Err(error) = self.activate(space, config) {
-            self.host.die(&format!("memory cannot be managed: {error}"));
+    /// Notes that the program has more memory than the threshold.
+    pub(crate) fn look_at_size(&self, space: &Space) {
+        if space.writable_bytes() > self.threshold {
+            self.phase.set_due();
         }
     }
 
-    fn activate(&self, space: &Space, mut config: Config) -> Result<(), SetupError> {
+    /// True when the program has more memory than the threshold and nothing is managed yet.
+    #[must_use]
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.phase.is_due()
+    }
+
+    /// Begins management if it is due. Starts threads, for which libc takes the dynamic linker's locks: the caller
+    /// holds none that a thread with those could wait for, an allocator's least of all.
+    ///
+    /// # Errors
+    /// [`SetupError`]: from now on nothing holds the program's memory, so it has to end.
+    pub fn begin(&self) -> Result<(), SetupError> {
+        if self.phase.begin() {
+            self.activate()?;
+            self.phase.finish();
+        }
+        Ok(())
+    }
+
+    fn activate(&self) -> Result<(), SetupError> {
+        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut config = config.expect("management begins once");
         config.store.shrink_inline = false;
         let range = self.range();
         let slot = config.segment.attach(&|_| {})?;
@@ -264,47 +285,14 @@ impl Pager {
             gate: Arc::clone(&self.gate),
             usage: Usage::new(account, config.whole_process)?,
         };
-        let engine = Engine::new(parts, self.host)?;
-        activate::register(&engine, space, range.clone())?;
-        activate::find_resident(&engine, space, &range)?;
-        let engine = Arc::new(engine);
+        let engine = Arc::new(Engine::new(parts, self.host)?);
         engine.protect_fds();
+        // Before the first page is watched: a thread that the start waits for may wait for a page.
         workers::start(&engine, self.host)?;
+        let space = self.space();
+        activate::register(&engine, &space, range.clone())?;
+        activate::find_resident(&engine, &space, &range)?;
         let _ = self.engine.set(engine);
-        Ok(())
-    }
-
-    /// Before fork: nobody is inside the pager until [`Pager::after_fork_parent`] or `after_fork_child`.
-    pub fn before_fork(&self) {
-        self.gate.close();
-        if let Some(engine) = self.engine() {
-            let child = engine.usage.segment().prepare_child(engine.usage.slot());
-            *self.child.lock().unwrap_or_else(PoisonError::into_inner) = child.ok();
-        }
-    }
-
-    /// After fork, in the parent.
-    pub fn after_fork_parent(&self) {
-        self.gate.open();
-    }
-
-    /// The first thing in the child, before it touches managed memory: watches its own copy of the pages, and
-    /// starts its own threads. The store came along with the memory.
-    pub fn after_fork_child(&self) {
-        self.gate.reset();
-        let Some(engine) = self.engine.get() else { return };
-        let slot = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Err(error) = self.take_over(engine, slot) {
-            engine.die(&format!("a forked process cannot be managed: {error}"));
-        }
-    }
-
-    fn take_over(&self, engine: &Arc<Engine>, slot: Option<SlotId>) -> Result<(), SetupError> {
-        let slot = slot.ok_or(Errno::NOSPC)?;
-        engine.usage.segment().adopt(slot)?;
-        engine.become_child(slot)?;
-        activate::register(engine, &self.space(), self.range())?;
-        workers::start(engine, self.host)?;
         Ok(())
     }
 }

@@ -113,6 +113,7 @@ impl Region {
         let pager = Pager::new(config, &Threads)?;
         let addr = pager.map(len.max(1), Prot(libc::PROT_READ | libc::PROT_WRITE), 4096);
         let addr = addr.map_err(|_: MapError| RegionError::Map(len))?;
+        pager.begin()?;
         let start = NonNull::new(std::ptr::with_exposed_provenance_mut(addr)).ok_or(RegionError::Map(len))?;
         Ok(Self { start, len, pager })
     }
@@ -159,7 +160,7 @@ impl Host for Threads {
         std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
     }
 
-    fn die(&self, message: &str) -> ! {
+    fn die(&self, message: &str, _reported: bool) -> ! {
         // With nobody left to tell, the exit status has to do.
         let _ = writeln!(std::io::stderr(), "ramfold: {message}");
         std::process::abort()

@@ -287,10 +287,10 @@ impl Segment {
 /// Why processes were killed.
 impl Segment {
     /// To be called just before ramfold kills the calling process: the message is what `ramfold run` will print,
-    /// `WHAT: WHY (what to do)`.
-    pub fn report_death(&self, message: &str) {
+    /// `WHAT: WHY (what to do)`. False when there have been too many.
+    pub fn report_death(&self, message: &str) -> bool {
         let index = self.header().deaths_begun.fetch_add(1, Ordering::Relaxed) as usize;
-        let Some(record) = self.header().deaths.get(index) else { return };
+        let Some(record) = self.header().deaths.get(index) else { return false };
         let len = (0..=MAX_MESSAGE.min(message.len())).rfind(|at| message.is_char_boundary(*at)).unwrap_or(0);
         for (to, from) in record.text.iter().zip(&message.as_bytes()[..len]) {
             to.store(*from, Ordering::Relaxed);
@@ -298,6 +298,7 @@ impl Segment {
         record.len.store(u32::try_from(len).unwrap_or(0), Ordering::Relaxed);
         let pid = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
         record.pid.store(pid, Ordering::Release);
+        true
     }
 
     /// The messages so far, oldest first.

@@ -44,6 +44,8 @@ pub(crate) struct Space {
     free: BTreeMap<usize, usize>,
     by_size: BTreeSet<(usize, usize)>,
     writable: usize,
+    /// mlockall(MCL_FUTURE): what becomes accessible is locked.
+    pub(crate) locks_new: bool,
 }
 
 impl Space {
@@ -55,6 +57,7 @@ impl Space {
             free: BTreeMap::new(),
             by_size: BTreeSet::new(),
             writable: 0,
+            locks_new: false,
         };
         space.add_free(range);
         space
@@ -126,6 +129,16 @@ impl Space {
         self.clear_areas(range);
         self.take_free(range);
         self.add_free(range.clone());
+    }
+
+    /// Nothing is locked any more, and nothing will be.
+    pub(crate) fn unlock_all(&mut self) {
+        self.locks_new = false;
+        let locked: Vec<_> =
+            self.areas.iter().filter(|(_, (_, area))| area.locked).map(|(&at, &found)| (at, found)).collect();
+        for (start, (end, area)) in locked {
+            self.set(start..end, Area { locked: false, ..area });
+        }
     }
 
     fn clear_areas(&mut self, range: &Range<usize>) {

@@ -66,6 +66,12 @@ pub(crate) fn populate_read(addr: usize, len: usize) -> Result<(), Errno> {
     advise(addr, len, Advice::LinuxPopulateRead)
 }
 
+/// Brings a page in, whatever the kernel: by reading it. It is mapped, and its owner is not about to unmap it.
+pub(crate) fn touch(addr: usize) {
+    // SAFETY: the caller's: a readable page. What is read does not matter.
+    unsafe { std::ptr::with_exposed_provenance::<u8>(addr).read_volatile() };
+}
+
 /// Leaves the range out of core dumps: they would walk all of the reserved address space.
 pub(crate) fn exclude_from_dumps(addr: usize, len: usize) -> Result<(), Errno> {
     advise(addr, len, Advice::LinuxDontDump)
@@ -102,6 +108,13 @@ pub(crate) fn lock(addr: usize, len: usize, lock: bool) -> Result<(), Errno> {
     let addr: *mut std::ffi::c_void = std::ptr::with_exposed_provenance_mut(addr);
     // SAFETY: locking changes no contents.
     if lock { unsafe { rustix::mm::mlock(addr, len) } } else { unsafe { rustix::mm::munlock(addr, len) } }
+}
+
+/// mlock without bringing anything in: what comes, stays.
+pub(crate) fn lock_on_fault(addr: usize, len: usize) -> Result<(), Errno> {
+    let addr: *mut std::ffi::c_void = std::ptr::with_exposed_provenance_mut(addr);
+    // SAFETY: locking changes no contents.
+    unsafe { rustix::mm::mlock_with(addr, len, rustix::mm::MlockFlags::ONFAULT) }
 }
 
 /// Copies memory of this process that may be inaccessible or vanish; `memory` is /proc/self/mem.

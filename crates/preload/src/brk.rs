@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use ramfold_pager::{Advice, MapError, Pager, Prot};
+use ramfold_pager::{MapError, Pager, Prot};
 
 use crate::init;
 use crate::lock::Lock;
@@ -31,27 +31,25 @@ impl Break {
         if new > old {
             pager.protect(self.base + old, new - old, Prot(libc::PROT_READ | libc::PROT_WRITE))?;
         } else if new < old {
-            pager.advise(self.base + new, old - new, Advice::DontNeed)?;
-            pager.protect(self.base + new, old - new, Prot(libc::PROT_NONE))?;
+            pager.map_fixed(self.base + new, old - new, Prot(libc::PROT_NONE))?;
         }
         self.len = len;
         Ok(())
     }
 }
 
-/// Moves the break to what `choose` makes of the current one; the old and the new break.
-fn move_break(choose: impl FnOnce(usize) -> Option<usize>) -> Option<Result<usize, MapError>> {
-    let pager = init::pager()?;
-    let mut area = BREAK.lock();
-    if area.base == 0 {
-        match pager.map(AREA, Prot(libc::PROT_NONE), PAGE) {
-            Ok(base) => area.base = base,
-            Err(error) => return Some(Err(error)),
+/// Moves the break to what `choose` makes of the current one; the old break.
+fn move_break(choose: impl FnOnce(usize) -> Option<usize> + 'static) -> Option<Result<usize, MapError>> {
+    init::with_pager(|pager| {
+        let mut area = BREAK.lock();
+        if area.base == 0 {
+            area.base = pager.map(AREA, Prot(libc::PROT_NONE), PAGE)?;
         }
-    }
-    let old = area.base + area.len;
-    let len = choose(old).and_then(|new| new.checked_sub(area.base));
-    Some(len.ok_or(MapError::NoMemory).and_then(|len| area.set(&pager, len)).map(|()| old))
+        let old = area.base + area.len;
+        let len = choose(old).and_then(|new| new.checked_sub(area.base)).ok_or(MapError::NoMemory)?;
+        area.set(pager, len)?;
+        Ok(old)
+    })
 }
 
 unsafe extern "C" {
@@ -75,7 +73,7 @@ unsafe fn kernel_brk(addr: usize) -> bool {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brk(addr: *mut c_void) -> c_int {
-    match move_break(|_| Some(addr.addr())) {
+    match move_break(move |_| Some(addr.addr())) {
         Some(Ok(_)) => 0,
         Some(Err(error)) => sys::fail(error.errno()),
         // SAFETY: the program's.
@@ -88,7 +86,7 @@ pub unsafe extern "C" fn brk(addr: *mut c_void) -> c_int {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sbrk(increment: isize) -> *mut c_void {
-    match move_break(|old| old.checked_add_signed(increment)) {
+    match move_break(move |old| old.checked_add_signed(increment)) {
         Some(Ok(old)) => ptr::with_exposed_provenance_mut(old),
         Some(Err(_)) => {
             sys::set_errno(libc::ENOMEM);

@@ -7,6 +7,7 @@
 use std::ffi::{CStr, c_char};
 use std::fs::File;
 use std::ptr;
+use std::sync::OnceLock;
 
 use ramfold_pager::segment::{OpenError, Segment};
 use ramfold_pager::{Config, Mode};
@@ -22,6 +23,14 @@ const RANGE: usize = 16 << 40;
 const MAX_THRESHOLD: u64 = 16 << 20;
 /// Programs expect low numbers for what they open themselves.
 const LOWEST_FD: i32 = 900;
+
+/// The directory in /proc of the `ramfold run` that the shared memory belongs to.
+static RUN: OnceLock<String> = OnceLock::new();
+
+/// Whether there is a `ramfold run` to tell the user what happens here.
+pub fn run_lives() -> bool {
+    RUN.get().is_some_and(|path| rustix::fs::access(path.as_str(), rustix::fs::Access::EXISTS).is_ok())
+}
 
 /// Why the settings are of no use.
 #[derive(Debug, thiserror::Error)]
@@ -138,7 +147,10 @@ impl Settings {
 
     fn segment(&self, limit: u64) -> Result<Segment, SettingsError> {
         if let Some(path) = self.shm {
-            return Ok(Segment::open(path)?);
+            let segment = Segment::open(path)?;
+            // A copy: programs overwrite the place of their arguments and environment.
+            let _ = RUN.set(path.split_once("/fd/").map_or(path, |(process, _)| process).to_owned());
+            return Ok(segment);
         }
         let mut key = [0; 32];
         rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())

@@ -1,43 +1,67 @@
 //! fork: everything stands still while the process is copied.
 //!
-//! Order of locks: the heap's gate (no thread inside mimalloc), the large blocks, the break, the pager, and last the
-//! internal allocator, which the pager itself needs. The handlers are registered before anybody else's: so the first
-//! one runs last before the fork, and the last ones run first after it, before any handler that touches memory.
+//! Order of locks: the pager's change of phase, the heap's gate (no thread inside mimalloc), the large blocks, the break,
+//! the pager, and last the internal allocator, which the pager itself needs. The handlers are registered before anybody
+//! else's: so the first one runs last before the fork, and the last ones run first after it, before any handler that
+//! touches memory.
+
+use std::mem;
+use std::ops::Range;
 
 use crate::tls::{self, Internal, Masked};
-use crate::{brk, gate, init, internal, large, threads};
+use crate::{brk, gate, host, init, internal, large, stack, threads};
 
 extern "C" fn before() {
     let Some(pager) = init::pager() else { return };
     // Until the end: a signal handler may touch memory, and nobody would bring it back.
-    std::mem::forget(Masked::enter());
+    mem::forget(Masked::enter());
+    pager.before_fork();
     gate::close(tls::thread());
     large::before_fork();
     brk::before_fork();
-    pager.before_fork();
+    let stack = own_frames();
+    stack::run(move || pager.stop_for_fork(&stack));
     internal::before_fork();
+}
+
+/// Where the stack is used until the fork is over: by libc's fork, above, and by what it calls, below.
+fn own_frames() -> Range<usize> {
+    const ABOVE: usize = 4 << 10;
+    const BELOW: usize = 16 << 10;
+    let here = 0u8;
+    let here = (&raw const here).addr();
+    here - BELOW..here + ABOVE
 }
 
 extern "C" fn in_parent() {
     // Whatever follows may allocate.
     internal::after_fork();
     let Some(pager) = init::pager() else { return };
-    pager.after_fork_parent();
+    stack::run(|| pager.after_fork_parent());
     brk::after_fork();
     large::after_fork();
     gate::open();
     tls::unmask();
+    init::settle();
 }
 
 extern "C" fn in_child() {
     internal::after_fork();
     let Some(pager) = init::pager() else { return };
-    pager.after_fork_child();
+    {
+        let _internal = Internal::enter();
+        stack::run(|| {
+            if let Err(error) = pager.after_fork_child() {
+                host::refuse(&error.to_string());
+            }
+        });
+    }
     brk::after_fork();
     large::after_fork();
     gate::open_in_child(tls::thread());
     threads::only_this_one();
     tls::unmask();
+    init::settle();
 }
 
 /// Registers the handlers; the first to do so.

@@ -65,6 +65,13 @@ impl Drop for Pass {
     }
 }
 
+/// True when this thread may be inside: of one without a slot of its own it cannot be told.
+pub fn is_inside(thread: NonNull<Thread>) -> bool {
+    // SAFETY: the block is this thread's own.
+    let slot = unsafe { thread.as_ref().slot };
+    slot != 0 && (slot == SHARED || depth(slot) > 0)
+}
+
 fn depth(slot: u32) -> u32 {
     SLOT[slot as usize % SLOTS].inside.load(Ordering::Relaxed)
 }

@@ -88,6 +88,7 @@ fn source(size: usize, align: usize) -> Source {
         return Source::Internal;
     }
     if init::is_active() {
+        init::settle();
         if init::exhausted() {
             return Source::Exhausted;
         }

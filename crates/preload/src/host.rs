@@ -7,9 +7,8 @@ use std::os::fd::RawFd;
 
 use ramfold_pager::Host;
 
-use crate::sys::{self, PAGE};
 use crate::tls::{self, Internal};
-use crate::{descriptors, running, threads};
+use crate::{descriptors, environ, running, stack, sys, threads};
 
 /// Stack of a pager thread, in bytes; only what is touched is memory.
 const STACK: usize = 512 << 10;
@@ -33,16 +32,6 @@ unsafe extern "C" fn run(body: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// A stack with a guard page below it.
-fn stack() -> io::Result<*mut c_void> {
-    let p = sys::map_private(STACK + PAGE, libc::PROT_READ | libc::PROT_WRITE);
-    // SAFETY: the first page of a mapping just made.
-    if p.is_null() || unsafe { sys::call_int(libc::SYS_mprotect, [p.addr(), PAGE, 0, 0, 0]) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(p.wrapping_byte_add(PAGE))
-}
-
 /// Runs `f` with every signal blocked: the threads it starts block them for good.
 fn without_signals<T>(f: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
@@ -59,24 +48,25 @@ fn without_signals<T>(f: impl FnOnce() -> T) -> T {
 impl Host for Program {
     fn spawn(&self, name: &'static str, body: Box<dyn FnOnce() + Send>) -> io::Result<()> {
         let _internal = Internal::enter();
-        let stack = stack()?;
+        let stack = stack::new(STACK);
+        if stack.is_null() {
+            return Err(io::Error::last_os_error());
+        }
         let body = Box::into_raw(Box::new(Body { name, run: body }));
         // SAFETY: the stack is fresh, and the body is this thread's alone.
         let error = without_signals(|| unsafe { threads::create_internal(stack, STACK, run, body.cast()) });
         if error == 0 {
             return Ok(());
         }
-        // SAFETY: no thread has them.
-        unsafe {
-            drop(Box::from_raw(body));
-            sys::munmap(stack.addr() - PAGE, STACK + PAGE);
-        }
+        // SAFETY: no thread has it.
+        drop(unsafe { Box::from_raw(body) });
+        stack::delete(stack, STACK);
         Err(io::Error::from_raw_os_error(error))
     }
 
     fn protect_fd(&self, fd: RawFd) {
         if !descriptors::protect(fd) {
-            self.die("too many descriptors to keep open");
+            self.die("too many descriptors to keep open", false);
         }
     }
 
@@ -84,16 +74,28 @@ impl Host for Program {
         running::cpu_of(tid)
     }
 
-    fn die(&self, message: &str) -> ! {
-        complain(message);
+    /// `ramfold run` prints what is reported; when it has ended, this process does.
+    fn die(&self, message: &str, reported: bool) -> ! {
+        if !(reported && environ::run_lives()) {
+            complain(message);
+        }
         loop {
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         }
     }
 }
 
+/// Ends a program whose memory cannot be held under the limit, before it can pass it: status 125.
+pub fn refuse(why: &str) -> ! {
+    complain(&format!("memory cannot be held under the limit: {why}"));
+    loop {
+        // SAFETY: ends the process, without the program's own handlers.
+        unsafe { sys::call(libc::SYS_exit_group, [125, 0, 0, 0, 0]) };
+    }
+}
+
 /// One line on the program's stderr.
-pub fn complain(message: &str) {
+fn complain(message: &str) {
     let line = format!("ramfold: {message}\n");
     // SAFETY: descriptor 2 is only written to; if the program closed it, the write fails.
     let stderr = unsafe { std::os::fd::BorrowedFd::borrow_raw(2) };

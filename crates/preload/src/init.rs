@@ -2,18 +2,18 @@
 //!
 //! That call is usually a malloc of the dynamic linker, before any constructor has run and before libc knows the
 //! environment. There is one thread then, so no `Once` is needed: the state is a word, and while it says STARTING
-//! the starting thread is internal and never asks. Without settings, or when the pager cannot be made, the library
-//! is inert: mappings go to the kernel, malloc is mimalloc over plain memory.
+//! the starting thread is internal and never asks. Without settings the library is inert: mappings go to the kernel,
+//! malloc is mimalloc over plain memory. With settings and no pager the program ends: it would pass its limit.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use ramfold_pager::Pager;
 
-use crate::tls::{Internal, Masked};
-use crate::{environ, exec, fork, heap, host, lock, threads};
+use crate::tls::{self, Internal};
+use crate::{environ, exec, fork, gate, heap, host, lock, stack, threads};
 
 const UNSET: u32 = 0;
 const STARTING: u32 = 1;
@@ -30,24 +30,47 @@ struct Slot(UnsafeCell<MaybeUninit<Pager>>);
 // SAFETY: written once by the starting thread before STATE says ACTIVE, and only read afterwards.
 unsafe impl Sync for Slot {}
 
-/// The pager; while it is held, this thread is internal, so that whatever the pager calls allocates outside the
-/// managed range, and takes no signals.
-pub struct Access(&'static Pager, #[allow(dead_code)] Internal, #[allow(dead_code)] Masked);
+/// Works on the pager, made at the first call; `None` when the library is inert. Meanwhile this thread is internal, so
+/// that whatever the pager calls allocates outside the managed range, and on a stack of ramfold's own.
+pub fn with_pager<R>(f: impl FnOnce(&'static Pager) -> R + 'static) -> Option<R> {
+    if !is_active() {
+        return None;
+    }
+    let result = {
+        let _internal = Internal::enter();
+        stack::run(move || f(get()))
+    };
+    settle();
+    Some(result)
+}
 
-impl Deref for Access {
-    type Target = Pager;
-    fn deref(&self) -> &Pager {
-        self.0
+/// The pager, for fork; `None` when the library is inert.
+pub fn pager() -> Option<&'static Pager> {
+    is_active().then(get)
+}
+
+/// The pager; the library is active.
+fn get() -> &'static Pager {
+    // SAFETY: ACTIVE follows the write.
+    unsafe { (*PAGER.0.get()).assume_init_ref() }
+}
+
+/// Begins management when it is due; not inside the heap, whose locks the threads that are started may wait for.
+#[inline]
+pub fn settle() {
+    if get().is_due() && !stack::is_own() && !gate::is_inside(tls::thread()) {
+        begin();
     }
 }
 
-/// The pager, made at the first call; `None` when the library is inert.
-#[inline]
-pub fn pager() -> Option<Access> {
-    is_active().then(|| {
-        // SAFETY: ACTIVE follows the write.
-        Access(unsafe { (*PAGER.0.get()).assume_init_ref() }, Internal::enter(), Masked::enter())
-    })
+#[cold]
+fn begin() {
+    let _internal = Internal::enter();
+    stack::run(|| {
+        if let Err(error) = get().begin() {
+            host::refuse(&error.to_string());
+        }
+    });
 }
 
 /// True when memory is managed.
@@ -60,11 +83,10 @@ pub fn is_active() -> bool {
     }
 }
 
-/// True when nothing more can be held.
+/// True when nothing more can be held; the library is active.
 #[inline]
 pub fn exhausted() -> bool {
-    // SAFETY: ACTIVE follows the write.
-    STATE.load(Ordering::Acquire) == ACTIVE && unsafe { (*PAGER.0.get()).assume_init_ref() }.exhausted()
+    get().exhausted()
 }
 
 /// The managed addresses; empty while there is no pager.
@@ -98,10 +120,7 @@ fn make_pager() -> bool {
     };
     let pager = match made {
         Ok(pager) => pager,
-        Err(why) => {
-            host::complain(&format!("memory is not held under the limit: {why}"));
-            return false;
-        }
+        Err(why) => host::refuse(&why),
     };
     START.store(pager.range().start, Ordering::Relaxed);
     END.store(pager.range().end, Ordering::Relaxed);
@@ -121,9 +140,7 @@ extern "C" fn constructor() {
 
 /// Runs after the program's own destructors.
 extern "C" fn destructor() {
-    if let Some(pager) = pager() {
-        pager.publish();
-    }
+    with_pager(Pager::publish);
 }
 
 #[used]

@@ -9,15 +9,13 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_void;
-use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dlmalloc::{Allocator, Dlmalloc};
 
-use crate::lock::{Guard, Lock};
-use crate::sys;
-use crate::tls::Masked;
+use crate::lock::Lock;
+use crate::{stack, sys};
 
 /// Address space for C and small Rust allocations.
 const RANGE: usize = 64 << 30;
@@ -115,29 +113,9 @@ unsafe impl Allocator for Extent {
     }
 }
 
-/// The heap, and no signals while it is held: the pager's threads may be waiting for it.
-fn heap() -> Held {
-    let masked = Masked::enter();
-    Held { heap: HEAP.lock(), _masked: masked }
-}
-
-/// Fields are dropped in order: the lock first.
-struct Held {
-    heap: Guard<'static, Dlmalloc<Extent>>,
-    _masked: Masked,
-}
-
-impl Deref for Held {
-    type Target = Dlmalloc<Extent>;
-    fn deref(&self) -> &Self::Target {
-        &self.heap
-    }
-}
-
-impl DerefMut for Held {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.heap
-    }
+/// Works on the heap, on a stack of ramfold's own: the pager's threads may be waiting for the lock.
+fn with_heap<R>(f: impl FnOnce(&mut Dlmalloc<Extent>) -> R + 'static) -> R {
+    stack::run(move || f(&mut HEAP.lock()))
 }
 
 /// Held across fork, so that the child's copy of the heap is whole.
@@ -152,32 +130,32 @@ pub fn after_fork() {
 
 pub fn malloc(size: usize) -> *mut c_void {
     // SAFETY: any size is allowed.
-    unsafe { heap().c_malloc(size).cast() }
+    with_heap(move |heap| unsafe { heap.c_malloc(size).cast() })
 }
 
 pub fn calloc(size: usize) -> *mut c_void {
     // SAFETY: any size is allowed.
-    unsafe { heap().calloc(size, 16).cast() }
+    with_heap(move |heap| unsafe { heap.calloc(size, 16).cast() })
 }
 
 /// `align` is a power of two.
 pub fn memalign(align: usize, size: usize) -> *mut c_void {
     // SAFETY: any size is allowed; the alignment is a power of two.
-    unsafe { heap().c_memalign(align, size).cast() }
+    with_heap(move |heap| unsafe { heap.c_memalign(align, size).cast() })
 }
 
 /// # Safety
 /// `p` is owned by this module and not freed.
 pub unsafe fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the caller's.
-    unsafe { heap().c_realloc(p.cast(), size).cast() }
+    with_heap(move |heap| unsafe { heap.c_realloc(p.cast(), size).cast() })
 }
 
 /// # Safety
 /// `p` is owned by this module and not freed.
 pub unsafe fn free(p: *mut c_void) {
     // SAFETY: the caller's.
-    unsafe { heap().c_free(p.cast()) }
+    with_heap(move |heap| unsafe { heap.c_free(p.cast()) });
 }
 
 /// All Rust allocations of this library.
@@ -201,7 +179,7 @@ unsafe impl GlobalAlloc for Global {
             return sys::map_private(len, libc::PROT_READ | libc::PROT_WRITE).cast();
         }
         // SAFETY: the layout is valid.
-        unsafe { heap().malloc(layout.size(), layout.align()) }
+        with_heap(move |heap| unsafe { heap.malloc(layout.size(), layout.align()) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
@@ -210,7 +188,7 @@ unsafe impl GlobalAlloc for Global {
             return unsafe { self.alloc(layout) };
         }
         // SAFETY: the layout is valid.
-        unsafe { heap().calloc(layout.size(), layout.align()) }
+        with_heap(move |heap| unsafe { heap.calloc(layout.size(), layout.align()) })
     }
 
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
@@ -220,7 +198,7 @@ unsafe impl GlobalAlloc for Global {
             unsafe { sys::munmap(p.addr(), len) };
         } else {
             // SAFETY: the block came from the heap with this layout.
-            unsafe { heap().free(p, layout.size(), layout.align()) }
+            with_heap(move |heap| unsafe { heap.free(p, layout.size(), layout.align()) });
         }
     }
 
@@ -231,7 +209,9 @@ unsafe impl GlobalAlloc for Global {
             // SAFETY: the block is a mapping of its own.
             (true, true) => unsafe { remap(p, mapped_len(layout.size()), mapped_len(size)) },
             // SAFETY: the block came from the heap with this layout.
-            (false, false) => unsafe { heap().realloc(p, layout.size(), layout.align(), size) },
+            (false, false) => {
+                with_heap(move |heap| unsafe { heap.realloc(p, layout.size(), layout.align(), size) })
+            }
             // SAFETY: a fresh block, the smaller of both sizes, and the old one freed.
             _ => unsafe {
                 let q = self.alloc(new);

@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr;
 
-use ramfold_pager::{Advice, MapError, Pager, Prot};
+use ramfold_pager::{MapError, Pager, Prot};
 
 use crate::init;
 use crate::lock::Lock;
 use crate::sys::{self, PAGE};
-use crate::tls::Internal;
 
 const RW: Prot = Prot(libc::PROT_READ | libc::PROT_WRITE);
 const NONE: Prot = Prot(libc::PROT_NONE);
@@ -61,50 +60,49 @@ pub fn totals() -> (usize, usize) {
 
 /// Zeroed memory; null when there is none left.
 pub fn alloc(size: usize, align: usize) -> *mut c_void {
-    let _internal = Internal::enter();
-    let (Some(pager), Some(len)) = (init::pager(), sys::pages(size.max(1))) else { return ptr::null_mut() };
-    let Ok(addr) = pager.map(len, RW, align.max(ALIGN)) else { return ptr::null_mut() };
-    set(addr, Block { len, open: len, reserved: len });
-    ptr::with_exposed_provenance_mut(addr)
+    let Some(len) = sys::pages(size.max(1)) else { return ptr::null_mut() };
+    let mapped = init::with_pager(move |pager| {
+        let addr = pager.map(len, RW, align.max(ALIGN)).ok()?;
+        set(addr, Block { len, open: len, reserved: len });
+        Some(addr)
+    });
+    mapped.flatten().map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
 }
 
 pub fn free(p: *mut c_void) {
-    let Some(block) = BLOCKS.lock().remove(&p.addr()) else { return };
-    if let Some(pager) = init::pager() {
-        let _ = pager.unmap(p.addr(), block.reserved);
-    }
+    let addr = p.addr();
+    init::with_pager(move |pager| {
+        let block = BLOCKS.lock().remove(&addr)?;
+        pager.unmap(addr, block.reserved).ok()
+    });
 }
 
 /// The block with its new size, perhaps elsewhere; null, and the old block untouched, when that cannot be had.
 pub fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
-    let addr = p.addr();
-    let (Some(pager), Some(len)) = (init::pager(), sys::pages(size)) else { return ptr::null_mut() };
-    // Out of the table first: once the pages have moved, another thread may get the old address.
-    let Some(block) = BLOCKS.lock().remove(&addr) else { return ptr::null_mut() };
-    let moved = if len <= block.len {
-        shrink(&pager, addr, block, len)
-    } else if pager.exhausted() {
-        Err(MapError::NoMemory)
-    } else {
-        grow(&pager, addr, block, len)
-    };
-    match moved {
-        Ok((addr, block)) => {
-            set(addr, block);
-            ptr::with_exposed_provenance_mut(addr)
-        }
-        Err(_) => {
-            set(addr, block);
-            ptr::null_mut()
-        }
-    }
+    let (addr, Some(len)) = (p.addr(), sys::pages(size)) else { return ptr::null_mut() };
+    let moved = init::with_pager(move |pager| {
+        // Out of the table first: once the pages have moved, another thread may get the old address.
+        let block = BLOCKS.lock().remove(&addr)?;
+        let moved = if len <= block.len {
+            shrink(pager, addr, block, len)
+        } else if pager.exhausted() {
+            Err(MapError::NoMemory)
+        } else {
+            grow(pager, addr, block, len)
+        };
+        let (new, block) = moved.unwrap_or((addr, block));
+        set(new, block);
+        moved.ok().map(|(new, _)| new)
+    });
+    moved.flatten().map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
 }
 
 type Moved = Result<(usize, Block), MapError>;
 
 fn shrink(pager: &Pager, addr: usize, block: Block, len: usize) -> Moved {
     if len < block.len {
-        pager.advise(addr + len, block.len - len, Advice::DontNeed)?;
+        // Zeros again, whether or not the program has locked them.
+        pager.map_fixed(addr + len, block.len - len, RW)?;
     }
     Ok((addr, Block { len, ..block }))
 }

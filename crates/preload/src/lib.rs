@@ -13,6 +13,8 @@
 //! | close, dup2, close_range, ... | the pager's descriptors stay open | descriptors.rs |
 //! | exec*, posix_spawn | children stay under the limit | exec.rs, exec.c |
 //!
+//! What holds a lock that the pager's threads need runs on a stack of ramfold's own (stack.rs), with signals blocked.
+//!
 //! Order of locks: the heap's gate, large blocks, the break, the pager, the internal allocator. Nothing here calls
 //! into libc's allocating functions while it holds one, unless it is internal (tls.rs).
 
@@ -31,6 +33,7 @@ mod lock;
 mod mappings;
 mod real;
 mod running;
+mod stack;
 mod streams;
 mod sys;
 mod threads;

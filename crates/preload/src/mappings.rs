@@ -11,7 +11,7 @@ use std::ptr;
 
 use ramfold_pager::{Advice, MapError, Pager, Prot};
 
-use crate::init::{self, Access};
+use crate::init;
 use crate::sys::{self, FAILED, PAGE};
 use crate::tls;
 
@@ -41,17 +41,21 @@ fn status(done: Result<(), MapError>) -> c_int {
     done.map_or_else(|error| sys::fail(error.errno()), |()| 0)
 }
 
-/// The pager, unless this thread works for ramfold.
-fn pager() -> Option<Access> {
-    if tls::is_internal() { None } else { init::pager() }
+/// Whether memory is managed, and this thread does not work for ramfold.
+fn is_managing() -> bool {
+    !tls::is_internal() && init::is_active()
 }
 
-/// The pager, when the range touches managed memory; `len` in whole pages.
-fn pager_of(addr: usize, len: usize) -> Option<(Access, usize)> {
+/// `len` in whole pages when the range touches managed memory, and this thread does not work for ramfold.
+fn managed(addr: usize, len: usize) -> Option<usize> {
     let len = sys::pages(len)?;
-    let pager = pager()?;
-    let managed = pager.range();
-    (addr < managed.end && addr.checked_add(len)? > managed.start).then_some((pager, len))
+    let range = init::range();
+    (addr < range.end && addr.checked_add(len)? > range.start && is_managing()).then_some(len)
+}
+
+/// Works on the pager, which is there.
+fn with_pager<T: 'static>(f: impl FnOnce(&Pager) -> Result<T, MapError> + 'static) -> Result<T, MapError> {
+    init::with_pager(f).unwrap_or(Err(MapError::NoMemory))
 }
 
 /// A range cut at the bounds of managed memory.
@@ -72,9 +76,9 @@ fn on_parts(
     addr: usize,
     len: usize,
     rest: [usize; 3],
-    inside: impl Fn(&Pager, usize, usize) -> Result<(), MapError>,
+    inside: impl FnOnce(&Pager, usize, usize) -> Result<(), MapError> + 'static,
 ) -> c_int {
-    let Some((pager, pages)) = pager_of(addr, len) else {
+    let Some(pages) = managed(addr, len) else {
         // SAFETY: the program's own call, outside managed memory.
         return unsafe { sys::call_int(number, [addr, len, rest[0], rest[1], rest[2]]) };
     };
@@ -82,14 +86,14 @@ fn on_parts(
     if !aligned || len == 0 {
         return if aligned && number != libc::SYS_munmap { 0 } else { sys::fail(libc::EINVAL) };
     }
-    let parts = split(addr, pages, &pager.range());
+    let parts = split(addr, pages, &init::range());
     for part in parts.outside.iter().filter(|part| !part.is_empty()) {
         // SAFETY: the program's own call, outside managed memory.
         if unsafe { sys::call_int(number, [part.start, part.len(), rest[0], rest[1], rest[2]]) } != 0 {
             return -1;
         }
     }
-    status(inside(&pager, parts.inside.start, parts.inside.len()))
+    status(with_pager(move |pager| inside(pager, parts.inside.start, parts.inside.len())))
 }
 
 fn is_managed_kind(addr: usize, prot: c_int, flags: c_int) -> bool {
@@ -118,7 +122,7 @@ fn map_anywhere(pager: &Pager, len: usize, prot: c_int, flags: c_int) -> Pages {
 }
 
 /// MAP_FIXED that touches managed memory.
-fn map_fixed(pager: &Pager, request: &Request, len: usize) -> Pages {
+fn map_fixed(pager: &Pager, request: Request, len: usize) -> Pages {
     let managed = pager.range();
     if request.addr < managed.start || request.addr + len > managed.end || !request.addr.is_multiple_of(PAGE)
     {
@@ -137,6 +141,7 @@ fn map_fixed(pager: &Pager, request: &Request, len: usize) -> Pages {
     pager.map_foreign(request.addr, len, &mut || request.raw())
 }
 
+#[derive(Clone, Copy)]
 struct Request {
     addr: usize,
     len: usize,
@@ -147,16 +152,16 @@ struct Request {
 }
 
 impl Request {
-    fn is_managed_kind(&self) -> bool {
+    fn is_managed_kind(self) -> bool {
         is_managed_kind(self.addr, self.prot, self.flags)
     }
 
-    fn is_fixed(&self) -> bool {
+    fn is_fixed(self) -> bool {
         self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
     }
 
     /// The system call; the errno on failure.
-    fn raw(&self) -> Result<usize, i32> {
+    fn raw(self) -> Result<usize, i32> {
         let addr = ptr::with_exposed_provenance_mut(self.addr);
         // SAFETY: the program's own call; over managed memory only where the pager asked for it.
         let p = unsafe { sys::mmap(addr, self.len, self.prot, self.flags, self.fd, self.offset) };
@@ -164,29 +169,32 @@ impl Request {
     }
 
     fn serve(mut self) -> Pages {
-        let raw = |request: &Self| request.raw().map_err(MapError::Kernel);
+        let raw = |request: Self| request.raw().map_err(MapError::Kernel);
+        let range = init::range();
         if !self.is_fixed() && !self.is_managed_kind() {
-            if init::range().contains(&self.addr) {
+            if range.contains(&self.addr) {
                 self.addr = 0;
             }
-            return raw(&self);
+            return raw(self);
         }
-        let (Some(pager), Some(len)) = (pager(), sys::pages(self.len)) else { return raw(&self) };
+        let Some(len) = sys::pages(self.len).filter(|_| is_managing()) else { return raw(self) };
         if len == 0 {
             return Err(MapError::Invalid);
         }
         if !self.is_fixed() {
-            return map_anywhere(&pager, len, self.prot, self.flags);
+            return with_pager(move |pager| map_anywhere(pager, len, self.prot, self.flags));
         }
+        // Where management begins with this call, the range was still empty.
+        let range = init::range();
         let end = self.addr.checked_add(len).ok_or(MapError::NoMemory)?;
-        if self.addr >= pager.range().end || end <= pager.range().start {
-            return raw(&self);
+        if self.addr >= range.end || end <= range.start {
+            return raw(self);
         }
         if self.flags & libc::MAP_FIXED_NOREPLACE != 0 && !self.is_managed_kind() {
             // The kernel would say so of all addresses in the range.
             return Err(MapError::Kernel(libc::EEXIST));
         }
-        map_fixed(&pager, &self, len)
+        with_pager(move |pager| map_fixed(pager, self, len))
     }
 }
 
@@ -231,7 +239,7 @@ pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
-    on_parts(libc::SYS_mprotect, addr.addr(), len, [uint(prot), 0, 0], |pager, addr, len| {
+    on_parts(libc::SYS_mprotect, addr.addr(), len, [uint(prot), 0, 0], move |pager, addr, len| {
         pager.protect(addr, len, Prot(prot))
     })
 }
@@ -248,7 +256,7 @@ pub unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, prot: c_in
     }
     #[allow(clippy::cast_sign_loss)] // the kernel takes an int
     let rest = [uint(prot), key as usize, 0];
-    on_parts(libc::SYS_pkey_mprotect, addr.addr(), len, rest, |pager, addr, len| match key {
+    on_parts(libc::SYS_pkey_mprotect, addr.addr(), len, rest, move |pager, addr, len| match key {
         0 => pager.protect(addr, len, Prot(prot)),
         _ => Err(MapError::Invalid),
     })
@@ -265,8 +273,8 @@ pub unsafe extern "C" fn mremap(
     new: *mut c_void,
 ) -> *mut c_void {
     let fixed = (flags & libc::MREMAP_FIXED != 0).then_some(new.addr());
-    let raw = || {
-        let args = [old.addr(), old_len, new_len, uint(flags), new.addr()];
+    let args = [old.addr(), old_len, new_len, uint(flags), new.addr()];
+    let raw = move || {
         // SAFETY: the program's own call; onto managed memory only where the pager asked for it.
         match unsafe { sys::call(libc::SYS_mremap, args) } {
             -1 => Err(sys::errno()),
@@ -274,18 +282,21 @@ pub unsafe extern "C" fn mremap(
             addr => Ok(addr as usize),
         }
     };
-    if let Some((pager, old_pages)) = pager_of(old.addr(), old_len.max(1)) {
+    if let Some(old_pages) = managed(old.addr(), old_len.max(1)) {
         let Some(new_pages) = sys::pages(new_len) else { return address(Err(MapError::Invalid)) };
-        let inside = |addr: usize| pager.range().contains(&addr);
+        let inside = |addr: usize| init::range().contains(&addr);
         if old_len == 0 || new_pages == 0 || fixed.is_some_and(|addr| !inside(addr)) {
             return address(Err(MapError::Invalid));
         }
         let may_move = flags & libc::MREMAP_MAYMOVE != 0;
         let keep_old = flags & libc::MREMAP_DONTUNMAP != 0;
-        return address(pager.remap(old.addr(), old_pages, new_pages, may_move, fixed, keep_old));
+        let from = old.addr();
+        return address(with_pager(move |pager| {
+            pager.remap(from, old_pages, new_pages, may_move, fixed, keep_old)
+        }));
     }
-    if let Some((pager, pages)) = fixed.and_then(|addr| pager_of(addr, new_len)) {
-        return address(pager.map_foreign(new.addr(), pages, &mut || raw()));
+    if let Some((addr, pages)) = fixed.and_then(|addr| Some((addr, managed(addr, new_len)?))) {
+        return address(with_pager(move |pager| pager.map_foreign(addr, pages, &mut || raw())));
     }
     address(raw().map_err(MapError::Kernel))
 }
@@ -346,7 +357,7 @@ fn wipe_on_fork(pager: &Pager, addr: usize, len: usize) -> Result<(), MapError> 
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, value: c_int) -> c_int {
-    on_parts(libc::SYS_madvise, addr.addr(), len, [uint(value), 0, 0], |pager, addr, len| {
+    on_parts(libc::SYS_madvise, addr.addr(), len, [uint(value), 0, 0], move |pager, addr, len| {
         advise_managed(pager, addr, len, value)
     })
 }
@@ -398,14 +409,29 @@ fn page_bounds(addr: usize, len: usize) -> (usize, usize) {
     (addr - offset, len.saturating_add(if len == 0 { 0 } else { offset }))
 }
 
-/// Refused while memory is held under a limit: it would pin the whole range, and the limit is less than that.
+/// Locks what is managed: the system call would lock the whole range, and the pager's own windows. What is not managed
+/// the pager never takes anyway.
 #[unsafe(no_mangle)]
 pub extern "C" fn mlockall(flags: c_int) -> c_int {
-    if pager().is_some() {
-        return sys::fail(libc::ENOMEM);
+    if !is_managing() {
+        // SAFETY: locking changes no contents.
+        return unsafe { sys::call_int(libc::SYS_mlockall, [uint(flags), 0, 0, 0, 0]) };
     }
-    // SAFETY: locking changes no contents.
-    unsafe { sys::call_int(libc::SYS_mlockall, [uint(flags), 0, 0, 0, 0]) }
+    let (present, future) = (flags & libc::MCL_CURRENT != 0, flags & libc::MCL_FUTURE != 0);
+    let known = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    if flags & !known != 0 || !(present || future) {
+        return sys::fail(libc::EINVAL);
+    }
+    status(with_pager(move |pager| pager.lock_all(present, future)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn munlockall() -> c_int {
+    if is_managing() {
+        init::with_pager(|pager| pager.unlock_all());
+    }
+    // SAFETY: unlocking changes no contents.
+    unsafe { sys::call_int(libc::SYS_munlockall, [0; 5]) }
 }
 
 /// Advice to this process about itself goes range by range through `madvise`; all else to the kernel.
@@ -421,11 +447,11 @@ pub unsafe extern "C" fn process_madvise(
     flags: u32,
 ) -> isize {
     let destructive = [libc::MADV_DONTNEED, libc::MADV_FREE];
-    let managed = |range: &libc::iovec| pager_of(range.iov_base.addr(), range.iov_len).is_some();
+    let touches = |range: &libc::iovec| managed(range.iov_base.addr(), range.iov_len).is_some();
     // SAFETY: the program's.
     let list =
         unsafe { if ranges.is_null() { &[] } else { std::slice::from_raw_parts(ranges, count.min(1024)) } };
-    if is_self(pidfd) && !destructive.contains(&value) && list.iter().any(managed) {
+    if is_self(pidfd) && !destructive.contains(&value) && list.iter().any(touches) {
         let mut done = 0isize;
         for range in list {
             // SAFETY: the program's.

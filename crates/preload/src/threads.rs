@@ -113,12 +113,10 @@ unsafe fn lock_stack(attr: *const pthread_attr_t) {
     if unsafe { libc::pthread_attr_getstack(attr, &raw mut stack, &raw mut len) } != 0 {
         return;
     }
-    if init::range().contains(&stack.addr())
-        && let Some(pager) = init::pager()
-    {
+    if init::range().contains(&stack.addr()) {
         let first = stack.addr() / sys::PAGE * sys::PAGE;
         let end = (stack.addr() + len).next_multiple_of(sys::PAGE);
-        let _ = pager.lock(first, end - first);
+        init::with_pager(move |pager| pager.lock(first, end - first));
     }
 }
 

@@ -8,6 +8,7 @@ struct ramfold_thread {
     unsigned slot;     /* index into the heap gate's table; 0: none yet */
     unsigned masked;   /* depth: while non-zero, all signals are blocked */
     unsigned long long mask; /* what was blocked before */
+    _Bool off_stack;         /* runs on a stack of ramfold's own */
 };
 
 static __thread struct ramfold_thread thread;

@@ -17,6 +17,8 @@ pub struct Thread {
     pub masked: u32,
     /// What was blocked before.
     pub mask: u64,
+    /// This thread runs on a stack of ramfold's own.
+    pub off_stack: bool,
 }
 
 unsafe extern "C" {
@@ -83,6 +85,7 @@ pub fn dedicate() {
     let own = unsafe { thread().as_mut() };
     own.internal = 1;
     own.masked = 1;
+    own.off_stack = true;
 }
 
 impl Drop for Masked {

@@ -4,6 +4,29 @@
 
 #define SIZE (4 * MIB)
 
+/* What there is and what comes stays in memory until munlockall. */
+static void all(void) {
+    unsigned char *before = map_rw(SIZE);
+    fill(before, SIZE, 2);
+    must(mlockall(0) == -1 && errno == EINVAL);
+    must(mlockall(MCL_CURRENT | MCL_FUTURE) == 0);
+    must(resident(before, SIZE) == SIZE / PAGE);
+    unsigned char *after = malloc(2 * MIB);
+    must(after);
+    fill(after, 2 * MIB, 3);
+    after = realloc(after, 3 * MIB);
+    must(after && holds(after, 2 * MIB, 3));
+    after = realloc(after, 2 * MIB);
+    must(mlockall(MCL_CURRENT) == 0); /* what comes is free again */
+    press();
+    must(resident(before, SIZE) == SIZE / PAGE && resident(after, 2 * MIB) >= 2 * MIB / PAGE);
+    must(munlockall() == 0);
+    away(before, SIZE);
+    must(holds(before, SIZE, 2) && holds(after, 2 * MIB, 3));
+    must(munmap(before, SIZE) == 0);
+    free(after);
+}
+
 int main(int argc, char **argv) {
     arguments(argc, argv);
     unsigned char *at = map_rw(SIZE);
@@ -24,5 +47,6 @@ int main(int argc, char **argv) {
     must(mlock2(at + PAGE, 2 * PAGE, 0) == 0);
     must(resident(at + PAGE, 2 * PAGE) == 2);
     must(munmap(at, SIZE) == 0); /* takes the lock with it */
+    all();
     return 0;
 }

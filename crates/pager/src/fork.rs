@@ -1,0 +1,92 @@
+//! fork: a quiet process is copied, and the child takes its copy over.
+//!
+//! The parent closes the gate, so no lock is held and no page is on its way out while the memory is copied. Nobody serves
+//! faults then, in the child not even before it has a userfaultfd of its own: whoever forks must not touch managed
+//! memory in between. What it cannot help touching is its own stack, so that is brought in before.
+
+use crate::activate;
+use crate::engine::Engine;
+use crate::pager::{Pager, SetupError};
+use crate::pages::State;
+use crate::segment::SlotId;
+use crate::space::Kind;
+use crate::sys::{self, PAGE};
+use crate::workers;
+use rustix::io::Errno;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError};
+
+impl Pager {
+    /// Before fork, and before the caller takes any lock: management does not begin until [`Pager::after_fork_parent`] or
+    /// [`Pager::after_fork_child`].
+    pub fn before_fork(&self) {
+        self.phase.hold();
+    }
+
+    /// After `before_fork`: from here on nobody is inside the pager. `stack` are the addresses that the caller touches
+    /// before the fork is over, managed or not: those pages are in memory, and stay.
+    pub fn stop_for_fork(&self, stack: &Range<usize>) {
+        self.gate.close();
+        let Some(engine) = self.engine() else { return };
+        while let Some(addr) = self.missing(engine, stack) {
+            self.gate.open();
+            sys::touch(addr);
+            self.gate.close();
+        }
+        let child = engine.usage.segment().prepare_child(engine.usage.slot());
+        *self.child.lock().unwrap_or_else(PoisonError::into_inner) = child.ok();
+    }
+
+    /// After fork, in the parent.
+    pub fn after_fork_parent(&self) {
+        self.gate.open();
+        self.phase.release();
+        let _inside = self.gate.enter();
+        self.look_at_size(&self.space());
+    }
+
+    /// The first thing in the child, before it touches managed memory: watches its own copy of the pages, and
+    /// starts its own threads. The store came along with the memory.
+    ///
+    /// # Errors
+    /// [`SetupError`]: the child has to end, for nothing can bring back what is away.
+    pub fn after_fork_child(&self) -> Result<(), SetupError> {
+        self.gate.reset();
+        self.phase.release();
+        // Locks on memory are not inherited.
+        self.space().unlock_all();
+        match self.engine.get() {
+            Some(engine) => {
+                let slot = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
+                self.take_over(engine, slot)
+            }
+            None => {
+                self.look_at_size(&self.space());
+                Ok(())
+            }
+        }
+    }
+
+    fn take_over(&self, engine: &Arc<Engine>, slot: Option<SlotId>) -> Result<(), SetupError> {
+        let slot = slot.ok_or(Errno::NOSPC)?;
+        engine.usage.segment().adopt(slot)?;
+        engine.become_child(slot)?;
+        activate::register(engine, &self.space(), self.range())?;
+        workers::start(engine, self.host)?;
+        Ok(())
+    }
+
+    /// A page of these addresses that would fault when it is used; the gate is closed.
+    fn missing(&self, engine: &Engine, addresses: &Range<usize>) -> Option<usize> {
+        let space = self.space();
+        let usable = |addr: usize| {
+            space.area_at(addr).is_some_and(|(_, area)| area.kind == Kind::Anonymous && area.prot.writable())
+        };
+        let resident = |addr| {
+            let page = engine.pages.number(addr);
+            engine.pages.lock(page).state(page) == State::Resident
+        };
+        let mut pages = (addresses.start / PAGE * PAGE..addresses.end).step_by(PAGE);
+        pages.find(|addr| self.range().contains(addr) && usable(*addr) && !resident(*addr))
+    }
+}
