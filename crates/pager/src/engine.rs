@@ -314,8 +314,13 @@ impl Staging {
     }
 
     /// Causes a fault, for the handler to wake up and look around.
-    fn ring(&self) {
+    pub(crate) fn ring(&self) {
         let _ = sys::populate_read(self.bell(), PAGE);
+    }
+
+    /// Makes it possible to ring again, once a ring was answered.
+    pub(crate) fn silence(&self) {
+        let _ = sys::discard(self.bell(), PAGE);
     }
 
     /// The page that is missing until the handler has heard the bell, or is gone.

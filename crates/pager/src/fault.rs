@@ -53,15 +53,26 @@ impl Handler {
         }
     }
 
+    /// Resolves faults in the place of the handler's thread until that rings. Signals are blocked: nobody would serve a
+    /// handler's faults.
+    pub(crate) fn stand_in(&mut self, engine: &Engine) {
+        let mut messages = [Message::default(); MESSAGES];
+        let mut rung = false;
+        while !rung {
+            let count = next_messages(engine, &mut messages);
+            let _inside = engine.gate.enter();
+            for fault in messages[..count].iter().filter_map(Message::fault) {
+                rung |= fault.addr & !(PAGE - 1) == engine.staging.bell();
+                self.serve(engine, fault);
+            }
+        }
+    }
+
     /// Resolves faults until the engine stops.
     pub(crate) fn run(&mut self, engine: &Engine) {
         let mut messages = [Message::default(); MESSAGES];
         while !engine.stopping.load(Ordering::Acquire) {
-            let count = match engine.uffd.read(&mut messages) {
-                Ok(count) => count,
-                Err(Errno::INTR | Errno::AGAIN) => continue,
-                Err(errno) => engine.die(&format!("page faults can no longer be read ({errno})")),
-            };
+            let count = next_messages(engine, &mut messages);
             let start = sys::now_ns();
             let _inside = engine.gate.enter();
             for fault in messages[..count].iter().filter_map(Message::fault) {
@@ -205,6 +216,15 @@ impl Handler {
         let window = (page..page + fitting).take_while(|page| wanted(*page)).count().max(1);
         self.streams.brought(page, suggested, window);
         window
+    }
+}
+
+/// Waits for faults; returns how many messages there are.
+fn next_messages(engine: &Engine, messages: &mut [Message]) -> usize {
+    match engine.uffd.read(messages) {
+        Ok(count) => count,
+        Err(Errno::INTR | Errno::AGAIN) => 0,
+        Err(errno) => engine.die(&format!("page faults can no longer be read ({errno})")),
     }
 }
 

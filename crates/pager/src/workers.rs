@@ -23,16 +23,24 @@ const THICKENER_PAGES: usize = 16;
 /// Pages in the pool for which it is worth while to begin.
 const THICKENER_LEAST: u64 = 256;
 
-/// Starts the threads. They end when the engine stops.
+/// Starts the threads, the handler first: a thread that starts may need managed memory before its first line (libc
+/// looks at the locale, which the program may have made with malloc). For the handler itself the caller stands in.
+/// They end when the engine stops.
 pub(crate) fn start(engine: &Arc<Engine>, host: &dyn Host) -> Result<(), Errno> {
-    const { assert!(EVICTOR_BLOCKS + HANDLER_BLOCKS <= STAGING_BLOCKS) };
+    spawn(host, "ramfold-fault", engine, |engine| {
+        engine.staging.ring();
+        engine.staging.silence();
+        handler(engine).run(engine);
+    })?;
+    handler(engine).stand_in(engine);
     spawn(host, "ramfold-evict", engine, evict)?;
     spawn(host, "ramfold-keep", engine, keep)?;
-    spawn(host, "ramfold-dense", engine, thicken)?;
-    spawn(host, "ramfold-fault", engine, |engine| {
-        let places = EVICTOR_BLOCKS..EVICTOR_BLOCKS + HANDLER_BLOCKS;
-        Handler::new(engine, Evictor::new(engine, places)).run(engine);
-    })
+    spawn(host, "ramfold-dense", engine, thicken)
+}
+
+fn handler(engine: &Engine) -> Handler {
+    const { assert!(EVICTOR_BLOCKS + HANDLER_BLOCKS <= STAGING_BLOCKS) };
+    Handler::new(engine, Evictor::new(engine, EVICTOR_BLOCKS..EVICTOR_BLOCKS + HANDLER_BLOCKS))
 }
 
 fn spawn(host: &dyn Host, name: &'static str, engine: &Arc<Engine>, body: fn(&Engine)) -> Result<(), Errno> {
