@@ -1,6 +1,6 @@
 //! The rules of the store, one at a time.
 
-use crate::doubles::{Bench, MemoryTier, page, small_page};
+use crate::doubles::{Bench, MemoryTier, Random, page, small_page};
 use ramfold::{
     Config, ConfigError, Key, LoadError, PAGE_SIZE, PoolKind, PoorPages, Shrunk, Stop, StoreError,
 };
@@ -293,4 +293,22 @@ fn a_range_is_renamed_wherever_its_pages_are() {
         }
         bench.store.check();
     }
+}
+
+#[test]
+fn a_store_in_use_stays_dense_by_itself() {
+    let mut bench = Bench::new(&Config { max_pool_bytes: u64::MAX, ..Config::default() }, None);
+    let pool = bench.store.create_pool(PoolKind::Persistent, None);
+    let mut random = Random(1);
+    let mut put = |bench: &mut Bench, index| {
+        let mut page = [0; PAGE_SIZE];
+        let len = 100 + random.below(3400) as usize;
+        page[..len].fill_with(|| random.next() as u8);
+        bench.put(pool, index, &page).unwrap();
+        random.below(6000)
+    };
+    (0..6000).for_each(|index| drop(put(&mut bench, index)));
+    (0..20_000).fold(0, |index, _| put(&mut bench, index));
+    let overhead = bench.stat("pool_total_size") as f64 / bench.stat("compr_data_size") as f64;
+    assert!(bench.stat("pages_compacted") > 100 && overhead < 1.07, "{overhead}");
 }

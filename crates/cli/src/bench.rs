@@ -7,7 +7,7 @@ mod report;
 use crate::failure::Failure;
 use clap::Subcommand;
 use corpus::Corpus;
-use measure::Row;
+use measure::{Bare, Row};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,13 +24,14 @@ pub enum Command {
 /// Stores and loads the pages of files with every compressor and every zpool.
 ///
 /// Same-filled pages and duplicates are counted and then left out, so that the store and the bare compressor do
-/// the same work; rates are medians of rounds in which the two take turns on the same pages, one thread, in
-/// megabytes (10^6) of pages a second. The pool's memory is in use before the first round that counts.
+/// the same work; rates are medians of rounds in which the two take turns on the same pages, in megabytes (10^6)
+/// of pages a second of one thread's processor time. The pool's memory is in use before the first round that counts.
 ///
 /// ratio: bytes before to bytes after compression. pool_overhead: bytes of pool memory to compressed bytes,
 /// after storing only (fresh) and after 40 rounds in which a tenth of the pages was replaced at random (aged:
-/// the mean of the last ten rounds, each before the compaction that follows it). two_threads_x: pages that two
-/// threads replace and load, as a multiple of one.
+/// the mean of the last ten rounds; only the store itself compacts). store_of_codec, load_of_codec: the store's
+/// rate as a share of the bare compressor's. two_threads_x: pages that two threads replace and load in a given
+/// time, as a multiple of one; codec_two_threads_x: the same for the bare compressor, the most that can be had.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: ramfold bench pages --compressor lz4,zstd:-1 core.1234")]
 pub struct Options {
@@ -51,7 +52,7 @@ pub struct Options {
     pub zpool: Vec<String>,
 
     /// Measure with at most so many different pages, taken evenly from the files
-    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(256..))]
+    #[arg(long, value_name = "N", default_value_t = 32_768, value_parser = clap::value_parser!(u32).range(256..))]
     pub max_pages: u32,
 }
 
@@ -64,13 +65,14 @@ pub fn run(command: &Command) -> Result<ExitCode, Failure> {
     let zpools = chosen(&options.zpool, &ramfold::zpool::NAMES);
     let mut rows = Vec::new();
     for compressor in &compressors {
+        let mut bare = Bare::new(compressor, &corpus.unique)?;
         for zpool in &zpools {
             progress(&format!(
                 "{}/{} {compressor} {zpool}",
                 rows.len() + 1,
                 compressors.len() * zpools.len()
             ));
-            rows.push(Row::measure(&corpus, compressor, zpool)?);
+            rows.push(Row::measure(&corpus, &mut bare, zpool)?);
         }
     }
     progress("");

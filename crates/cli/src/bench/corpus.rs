@@ -52,11 +52,6 @@ impl Corpus {
         }
         Ok(Self { pages, same_filled: same, duplicates, unique: select(unique, most) })
     }
-
-    /// Bytes of the unique pages.
-    pub fn bytes(&self) -> usize {
-        self.unique.len() * PAGE_SIZE
-    }
 }
 
 /// Whether there was another whole page.

@@ -28,13 +28,13 @@ pub fn table(corpus: &Corpus, memcpy_mb_s: f64, rows: &[Row]) -> String {
         share(corpus.duplicates),
         corpus.unique.len()
     );
-    text += "                             pool/compressed  meta   MB/s: store  load   codec alone   us: store        load        2 thr\n";
+    text += "                             pool/compressed  meta   MB/s: store  load   codec alone   us: store        load     2 threads: store codec\n";
     text += "compressor  zpool     ratio    fresh  aged   B/page                comp. decomp.    p50    p99    p50    p99\n";
     for row in rows {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{:<11} {:<9} {:>5.2}    {:>5.3} {:>5.3} {:>7.1}       {:>5.0} {:>5.0}   {:>5.0}  {:>5.0}   {:>6.1} {:>6.1} {:>6.1} {:>6.1}   {:.2}x",
+            "{:<11} {:<9} {:>5.2}    {:>5.3} {:>5.3} {:>7.1}       {:>5.0} {:>5.0}   {:>5.0}  {:>5.0}   {:>6.1} {:>6.1} {:>6.1} {:>6.1}           {:.2}x {:.2}x",
             row.compressor,
             row.zpool,
             row.ratio,
@@ -49,7 +49,8 @@ pub fn table(corpus: &Corpus, memcpy_mb_s: f64, rows: &[Row]) -> String {
             row.store_us.p99,
             row.load_us.p50,
             row.load_us.p99,
-            row.two_threads_x
+            row.two_threads_x,
+            row.codec_two_threads_x
         );
     }
     text
