@@ -167,8 +167,11 @@ unsafe fn release(p: *mut c_void) {
 /// `p` is a live block.
 unsafe fn usable(p: *const c_void) -> usize {
     match home(p) {
-        // dlmalloc keeps no exact size that it tells; nothing beyond the request may be used.
-        Home::Internal | Home::Nobody => 0,
+        Home::Nobody => 0,
+        Home::Internal => {
+            // SAFETY: the internal allocator owns it.
+            unsafe { internal::usable(p) }
+        }
         Home::Large => large::len(p),
         Home::Heap => {
             // SAFETY: mimalloc owns it.

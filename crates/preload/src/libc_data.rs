@@ -24,6 +24,7 @@ pub fn find() {
 }
 
 /// Keeps the writable segment of the object that has libc's code.
+#[allow(clippy::cast_possible_truncation)] // addresses
 unsafe extern "C" fn look_at(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
     let code = libc::gnu_get_libc_version as *const () as usize;
     // SAFETY: the dynamic linker's description of a loaded object and its headers.

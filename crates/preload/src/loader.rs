@@ -10,8 +10,8 @@ static LEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Finds out where the dynamic linker is; before its first call counts.
 pub fn find() {
-    // SAFETY: asks for a number.
     #[allow(clippy::cast_possible_truncation)] // an address
+    // SAFETY: asks for a number.
     let base = unsafe { libc::getauxval(libc::AT_BASE) } as usize;
     if base == 0 {
         return;
