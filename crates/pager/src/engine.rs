@@ -61,6 +61,8 @@ pub(crate) struct Engine {
     pub(crate) stopping: AtomicBool,
     /// Nothing more can be evicted: pool and tier are full, or there is no tier.
     pub(crate) exhausted: AtomicBool,
+    /// [`Engine::is_nearly_full`], as the keeper saw it last.
+    pub(crate) nearly_full: AtomicBool,
     /// Pages evicted so far: the clock by which the age of an eviction is told.
     pub(crate) evictions: AtomicU64,
     /// Evictions in a tick of the clock: a sixteenth of the pages that the limit holds.
@@ -126,6 +128,7 @@ impl Engine {
             pagemap: open_own("/proc/self/pagemap")?,
             stopping: AtomicBool::new(false),
             exhausted: AtomicBool::new(false),
+            nearly_full: AtomicBool::new(false),
             evictions: AtomicU64::new(0),
             tick,
             queue: Mutex::new(VecDeque::new()),
@@ -135,18 +138,16 @@ impl Engine {
 
     /// Keeps the program from closing what the engine needs open.
     pub(crate) fn protect_fds(&self) {
-        for fd in self.fds() {
+        let always: [RawFd; 4] =
+            [self.uffd.raw_fd(), self.usage.raw_fd(), self.memory.as_raw_fd(), self.pagemap.as_raw_fd()];
+        for fd in always.into_iter().chain(self.uffd.device_fd()) {
             self.host.protect_fd(fd);
         }
     }
 
-    fn fds(&self) -> [RawFd; 4] {
-        [self.uffd.raw_fd(), self.usage.raw_fd(), self.memory.as_raw_fd(), self.pagemap.as_raw_fd()]
-    }
-
     /// In a forked child: descriptors of its own under the old numbers, and nothing of the parent's threads.
     pub(crate) fn become_child(&self, slot: SlotId) -> Result<(), SetupError> {
-        crate::fds::replace(self.uffd.raw_fd(), Uffd::open()?)?;
+        crate::fds::replace(self.uffd.raw_fd(), self.uffd.another()?)?;
         crate::fds::replace(self.memory.as_raw_fd(), open_own("/proc/self/mem")?)?;
         crate::fds::replace(self.pagemap.as_raw_fd(), open_own("/proc/self/pagemap")?)?;
         self.usage.become_child(slot)?;
@@ -239,6 +240,18 @@ impl Engine {
         let others = segment.gauge_sum(Gauge::Pool).saturating_sub(mine);
         let share = self.max_pool.saturating_sub(others).max(self.max_pool / 16);
         self.store.set_max_pool_bytes(share);
+    }
+
+    /// What is left of the pool and the swap file might not hold what the program has been given and not touched yet:
+    /// it gets no more. An allocation that fails can be answered, a touch that fails cannot.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        let segment = self.usage.segment();
+        let pool = self.max_pool.saturating_sub(segment.gauge_sum(Gauge::Pool));
+        let swap = segment.swap_limit().saturating_sub(segment.swap_used());
+        let limit = segment.limit();
+        // The log of the swap file needs some room to be cleaned.
+        let margin = self.max_pool / 8 + segment.swap_limit() / 16 + 2 * crate::segment::EXTENT_SIZE;
+        pool + swap < margin && segment.in_use() > limit - limit / 16
     }
 
     /// Bytes that the evictor should free now.
@@ -344,5 +357,18 @@ impl Drop for Staging {
 /// Opens a file of this process's /proc, out of the way of the program's descriptors.
 pub(crate) fn open_own(path: &str) -> Result<OwnedFd, Errno> {
     use rustix::fs::{Mode, OFlags};
-    crate::fds::raise(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    let open = || rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let opened = match open() {
+        // A process that has changed its user is not dumpable, and such files are root's then.
+        Err(Errno::ACCESS) => {
+            use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
+            let before = dumpable_behavior()?;
+            set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+            let opened = open();
+            set_dumpable_behavior(before)?;
+            opened
+        }
+        opened => opened,
+    };
+    crate::fds::raise(opened?)
 }

@@ -2,7 +2,7 @@
 //!
 //! The parent closes the gate, so no lock is held and no page is on its way out while the memory is copied. Nobody serves
 //! faults then, in the child not even before it has a userfaultfd of its own: whoever forks must not touch managed
-//! memory in between. What it cannot help touching is its own stack, so that is brought in before.
+//! memory in between. What it cannot help touching (its own stack, what libc allocated for itself) is brought in before.
 
 use crate::activate;
 use crate::engine::Engine;
@@ -10,10 +10,9 @@ use crate::pager::{Pager, SetupError};
 use crate::pages::State;
 use crate::segment::SlotId;
 use crate::space::Kind;
-use crate::sys::{self, PAGE};
+use crate::sys;
 use crate::workers;
 use rustix::io::Errno;
-use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 impl Pager {
@@ -23,12 +22,12 @@ impl Pager {
         self.phase.hold();
     }
 
-    /// After `before_fork`: from here on nobody is inside the pager. `stack` are the addresses that the caller touches
-    /// before the fork is over, managed or not: those pages are in memory, and stay.
-    pub fn stop_for_fork(&self, stack: &Range<usize>) {
+    /// After `before_fork`: from here on nobody is inside the pager. `touched` are addresses, managed or not, whose pages
+    /// the caller touches before the fork is over: they are in memory, and stay.
+    pub fn stop_for_fork(&self, touched: &[usize]) {
         self.gate.close();
         let Some(engine) = self.engine() else { return };
-        while let Some(addr) = self.missing(engine, stack) {
+        while let Some(addr) = self.missing(engine, touched) {
             self.gate.open();
             sys::touch(addr);
             self.gate.close();
@@ -76,8 +75,8 @@ impl Pager {
         Ok(())
     }
 
-    /// A page of these addresses that would fault when it is used; the gate is closed.
-    fn missing(&self, engine: &Engine, addresses: &Range<usize>) -> Option<usize> {
+    /// One of these addresses whose page would fault when it is used; the gate is closed.
+    fn missing(&self, engine: &Engine, addresses: &[usize]) -> Option<usize> {
         let space = self.space();
         let usable = |addr: usize| {
             space.area_at(addr).is_some_and(|(_, area)| area.kind == Kind::Anonymous && area.prot.writable())
@@ -86,7 +85,7 @@ impl Pager {
             let page = engine.pages.number(addr);
             engine.pages.lock(page).state(page) == State::Resident
         };
-        let mut pages = (addresses.start / PAGE * PAGE..addresses.end).step_by(PAGE);
-        pages.find(|addr| self.range().contains(addr) && usable(*addr) && !resident(*addr))
+        let away = |addr: &&usize| self.range().contains(addr) && usable(**addr) && !resident(**addr);
+        addresses.iter().find(away).copied()
     }
 }

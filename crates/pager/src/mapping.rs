@@ -12,7 +12,7 @@ use crate::pages::{Pages, State};
 use crate::space::{Area, Kind, Space};
 use crate::sys::{self, PAGE};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most that an announcement of use (WILLNEED) brings in.
 const MAX_WILL_NEED: usize = 32 << 20;
@@ -443,7 +443,10 @@ impl Pager {
     /// True when nothing more can be held: new allocations must fail with ENOMEM.
     #[must_use]
     pub fn exhausted(&self) -> bool {
-        self.engine().is_some_and(|engine| engine.exhausted.load(Ordering::Relaxed))
+        self.engine().is_some_and(|engine| {
+            let seen = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+            seen(&engine.exhausted) || (seen(&engine.nearly_full) && engine.is_nearly_full())
+        })
     }
 
     fn checked(&self, addr: usize, len: usize) -> Result<Range<usize>, MapError> {

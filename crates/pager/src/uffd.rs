@@ -29,6 +29,8 @@ const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 2;
 pub(crate) struct Uffd {
     fd: OwnedFd,
     can_move: bool,
+    /// Asks for no permission once it is open.
+    device: Option<OwnedFd>,
 }
 
 /// One page fault that waits to be resolved.
@@ -124,8 +126,19 @@ pub(crate) struct Message {
 }
 
 impl Uffd {
-    /// Opens a userfaultfd that also serves faults of system calls.
+    /// Opens a userfaultfd that also serves faults of system calls, and the device for those of forked children.
     pub(crate) fn open() -> Result<Self, UffdError> {
+        let mut opened = Self::with(open_fd)?;
+        opened.device = open_device().ok();
+        Ok(opened)
+    }
+
+    /// Another one, for a forked child: allowed also when the process has given up what allowed the first.
+    pub(crate) fn another(&self) -> Result<Self, UffdError> {
+        Self::with(|| open_fd().or_else(|error| self.device.as_ref().map_or(Err(error), new_from)))
+    }
+
+    fn with(open_fd: impl Fn() -> Result<OwnedFd, UffdError>) -> Result<Self, UffdError> {
         let wanted = [
             FEATURE_PAGEFAULT_FLAG_WP | FEATURE_THREAD_ID | FEATURE_MOVE,
             FEATURE_PAGEFAULT_FLAG_WP | FEATURE_THREAD_ID,
@@ -137,7 +150,7 @@ impl Uffd {
                 Ok(()) => {
                     let fd = crate::fds::raise(fd)
                         .map_err(|errno| UffdError::Unsupported(errno.raw_os_error()))?;
-                    return Ok(Self { fd, can_move: features & FEATURE_MOVE != 0 });
+                    return Ok(Self { fd, can_move: features & FEATURE_MOVE != 0, device: None });
                 }
                 Err(Errno::INVAL) => {}
                 Err(errno) => return Err(UffdError::Unsupported(errno.raw_os_error())),
@@ -153,6 +166,10 @@ impl Uffd {
 
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    pub(crate) fn device_fd(&self) -> Option<RawFd> {
+        self.device.as_ref().map(AsRawFd::as_raw_fd)
     }
 
     /// From now on a touch of a missing page (or a write to a protected one) of the range waits for us.
@@ -268,7 +285,7 @@ fn open_fd() -> Result<OwnedFd, UffdError> {
         return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     match last_errno() {
-        Errno::PERM | Errno::ACCESS => open_device(),
+        Errno::PERM | Errno::ACCESS => new_from(&open_device()?),
         errno => Err(UffdError::Unsupported(errno.raw_os_error())),
     }
 }
@@ -276,8 +293,11 @@ fn open_fd() -> Result<OwnedFd, UffdError> {
 /// /dev/userfaultfd (6.1): permission by file mode.
 fn open_device() -> Result<OwnedFd, UffdError> {
     use rustix::fs::{Mode, OFlags};
-    let device = rustix::fs::open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|_| UffdError::NotPermitted)?;
+    let device = rustix::fs::open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    device.and_then(crate::fds::raise).map_err(|_| UffdError::NotPermitted)
+}
+
+fn new_from(device: &OwnedFd) -> Result<OwnedFd, UffdError> {
     // SAFETY: the request takes flags by value and returns a new descriptor.
     let fd = unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW, libc::O_CLOEXEC) };
     if fd < 0 {

@@ -122,6 +122,7 @@ fn keep(engine: &Engine) {
             engine.refresh_usage();
             engine.share_pool();
             engine.publish_books();
+            engine.nearly_full.store(engine.is_nearly_full(), Ordering::Relaxed);
         }
         if engine.over_low() > 0 {
             engine.evictor.call();

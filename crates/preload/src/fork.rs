@@ -6,10 +6,10 @@
 //! touches memory.
 
 use std::mem;
-use std::ops::Range;
 
+use crate::sys::PAGE;
 use crate::tls::{self, Internal, Masked};
-use crate::{brk, gate, host, init, internal, large, stack, threads};
+use crate::{brk, gate, host, init, internal, large, libc_data, stack, threads};
 
 extern "C" fn before() {
     let Some(pager) = init::pager() else { return };
@@ -19,18 +19,19 @@ extern "C" fn before() {
     gate::close(tls::thread());
     large::before_fork();
     brk::before_fork();
-    let stack = own_frames();
-    stack::run(move || pager.stop_for_fork(&stack));
+    let mut touched = libc_data::pages();
+    touched.extend(own_frames());
+    stack::run(move || pager.stop_for_fork(&touched));
     internal::before_fork();
 }
 
 /// Where the stack is used until the fork is over: by libc's fork, above, and by what it calls, below.
-fn own_frames() -> Range<usize> {
+fn own_frames() -> impl Iterator<Item = usize> {
     const ABOVE: usize = 4 << 10;
     const BELOW: usize = 16 << 10;
     let here = 0u8;
     let here = (&raw const here).addr();
-    here - BELOW..here + ABOVE
+    (here - BELOW..=here + ABOVE).step_by(PAGE)
 }
 
 extern "C" fn in_parent() {

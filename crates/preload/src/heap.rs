@@ -5,6 +5,7 @@
 //! A pointer's home is known by its address, so any of them can be freed from anywhere; one that is nobody's
 //! (the dynamic linker's own, from before this library was there) is left alone.
 
+use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
@@ -14,7 +15,7 @@ use crate::gate::{self, Pass};
 use crate::init;
 use crate::large;
 use crate::sys::{self, PAGE};
-use crate::{internal, tls};
+use crate::{internal, loader, tls};
 
 /// Blocks from this size on come from the pager directly.
 const LARGE: usize = 1 << 20;
@@ -166,8 +167,11 @@ unsafe fn release(p: *mut c_void) {
 /// `p` is a live block.
 unsafe fn usable(p: *const c_void) -> usize {
     match home(p) {
-        // dlmalloc keeps no exact size that it tells; nothing beyond the request may be used.
-        Home::Internal | Home::Nobody => 0,
+        Home::Nobody => 0,
+        Home::Internal => {
+            // SAFETY: the internal allocator owns it.
+            unsafe { internal::usable(p) }
+        }
         Home::Large => large::len(p),
         Home::Heap => {
             // SAFETY: mimalloc owns it.
@@ -220,9 +224,50 @@ unsafe fn reallocate(p: *mut c_void, size: usize) -> *mut c_void {
     }
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    allocate(size)
+/// A function of C that goes on as `$target`, which gets the caller's address as one argument more.
+macro_rules! with_caller {
+    ($name:ident($($arg:ident: $ty:ty),*), $x86:literal, $arm:literal, $target:ident) => {
+        /// # Safety
+        /// As in C.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> *mut c_void {
+            #[cfg(target_arch = "x86_64")]
+            naked_asm!(concat!("mov ", $x86, ", [rsp]"), "jmp {}", sym $target);
+            #[cfg(target_arch = "aarch64")]
+            naked_asm!(concat!("mov ", $arm, ", x30"), "b {}", sym $target);
+        }
+    };
+}
+
+with_caller!(malloc(_size: usize), "rsi", "x1", malloc_for);
+with_caller!(calloc(_count: usize, _size: usize), "rdx", "x2", calloc_for);
+with_caller!(realloc(_p: *mut c_void, _size: usize), "rdx", "x2", realloc_for);
+
+/// Whether a block for this caller has to be internal. The first call finds out where the dynamic linker is.
+#[inline]
+fn is_loaders(caller: usize) -> bool {
+    init::is_active() && loader::contains(caller)
+}
+
+extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
+    if is_loaders(caller) { checked(internal::malloc(size)) } else { allocate(size) }
+}
+
+extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        Some(size) if is_loaders(caller) => checked(internal::calloc(size)),
+        Some(size) => allocate_zeroed(size),
+        None => checked(ptr::null_mut()),
+    }
+}
+
+unsafe extern "C" fn realloc_for(p: *mut c_void, size: usize, caller: usize) -> *mut c_void {
+    if p.is_null() {
+        return malloc_for(size, caller);
+    }
+    // SAFETY: the program's.
+    unsafe { resize(p, size) }
 }
 
 /// # Safety
@@ -241,19 +286,13 @@ pub unsafe extern "C" fn cfree(p: *mut c_void) {
     unsafe { release(p) }
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    count.checked_mul(size).map_or_else(|| checked(ptr::null_mut()), allocate_zeroed)
-}
-
 /// # Safety
-/// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
+/// `p` is a live block or null.
+unsafe fn resize(p: *mut c_void, size: usize) -> *mut c_void {
     if p.is_null() {
         return allocate(size);
     }
-    // SAFETY: the program's.
+    // SAFETY: the caller's.
     unsafe {
         if size == 0 {
             release(p);
@@ -269,7 +308,7 @@ pub unsafe extern "C" fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
 pub unsafe extern "C" fn reallocarray(p: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: the program's.
-        Some(size) => unsafe { realloc(p, size) },
+        Some(size) => unsafe { resize(p, size) },
         None => checked(ptr::null_mut()),
     }
 }

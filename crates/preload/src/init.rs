@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use ramfold_pager::Pager;
 
 use crate::tls::{self, Internal};
-use crate::{environ, exec, fork, gate, heap, host, lock, stack, threads};
+use crate::{environ, exec, fork, gate, heap, host, libc_data, loader, lock, stack, threads};
 
 const UNSET: u32 = 0;
 const STARTING: u32 = 1;
@@ -105,6 +105,7 @@ fn start() -> bool {
     }
     let internal = Internal::enter();
     heap::configure();
+    loader::find();
     let active = make_pager();
     drop(internal);
     STATE.store(if active { ACTIVE } else { INERT }, Ordering::Release);
@@ -134,6 +135,7 @@ fn make_pager() -> bool {
 extern "C" fn constructor() {
     if is_active() {
         exec::keep_environment();
+        libc_data::find();
         threads::register_main();
     }
 }

@@ -144,6 +144,21 @@ pub fn memalign(align: usize, size: usize) -> *mut c_void {
     with_heap(move |heap| unsafe { heap.c_memalign(align, size).cast() })
 }
 
+/// Bytes of a block: the word before it holds the length of its chunk, with flags in the low bits, as in all of dlmalloc's
+/// versions.
+///
+/// # Safety
+/// `p` is owned by this module and not freed.
+pub unsafe fn usable(p: *const c_void) -> usize {
+    const WORD: usize = size_of::<usize>();
+    const FLAGS: usize = 7;
+    const IN_USE: usize = 3;
+    // SAFETY: the caller's; the owner of a block may read the word before it.
+    let head = unsafe { p.cast::<usize>().sub(1).read() };
+    let overhead = if head & IN_USE == 0 { 2 * WORD } else { WORD };
+    (head & !FLAGS).saturating_sub(overhead)
+}
+
 /// # Safety
 /// `p` is owned by this module and not freed.
 pub unsafe fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
@@ -208,8 +223,8 @@ unsafe impl GlobalAlloc for Global {
         match (is_mapping(&layout), is_mapping(&new)) {
             // SAFETY: the block is a mapping of its own.
             (true, true) => unsafe { remap(p, mapped_len(layout.size()), mapped_len(size)) },
-            // SAFETY: the block came from the heap with this layout.
             (false, false) => {
+                // SAFETY: the block came from the heap with this layout.
                 with_heap(move |heap| unsafe { heap.realloc(p, layout.size(), layout.align(), size) })
             }
             // SAFETY: a fresh block, the smaller of both sizes, and the old one freed.

@@ -29,6 +29,8 @@ mod host;
 mod init;
 mod internal;
 mod large;
+mod libc_data;
+mod loader;
 mod lock;
 mod mappings;
 mod real;

@@ -128,7 +128,20 @@ static void many(void) {
     }
 }
 
+/* Blocks that libc allocated for the program are blocks like any other. */
+static void from_libc(void) {
+    char *text = NULL;
+    size_t length = 0;
+    FILE *stream = open_memstream(&text, &length);
+    for (int i = 0; i < 100000; i++) fprintf(stream, "%d ", i);
+    CHECK(fclose(stream) == 0 && malloc_usable_size(text) > length && strncmp(text, "0 1 2 3 ", 8) == 0);
+    text = realloc(text, length * 2);
+    CHECK(text && strncmp(text, "0 1 2 3 ", 8) == 0);
+    free(text);
+}
+
 int main(void) {
+    from_libc();
     errors();
     sizes();
     alignments();
