@@ -120,6 +120,9 @@ fn exhaust() {
             ended.stdout(),
             ended.stderr
         );
+        if code == Some(137) {
+            assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+        }
         within_limit("exhaust", &ramfold, &ended);
     }
 }

@@ -313,6 +313,30 @@ fn a_static_program_is_run_with_a_warning_or_refused() {
 }
 
 #[test]
+fn a_process_that_cannot_be_managed_ends() {
+    let script = r#"RAMFOLD_RUN="limit=64000000;shm=/nowhere" /bin/echo ran; echo "status $?""#;
+    let outcome = run(&["sh", "-c", script]);
+    assert_eq!(outcome.stdout, "status 125\n");
+    assert!(
+        one_line(&outcome.stderr).contains("memory cannot be held under the limit"),
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
+fn no_environment_leads_out_of_the_limit() {
+    let managed = "grep -q ramfold-preload /proc/self/maps && echo managed";
+    for words in [
+        &["env", "-i", "/bin/sh", "-c", managed][..],
+        &["sh", "-c", "unset LD_PRELOAD RAMFOLD_RUN; exec /bin/sh -c \"$0\"", managed],
+        &["env", "-u", "LD_PRELOAD", "sh", "-c", managed],
+    ] {
+        assert_eq!(run(words).stdout, "managed\n", "{words:?}");
+    }
+}
+
+#[test]
 fn a_swap_file_on_tmpfs_is_refused_with_the_reason() {
     let outcome = ramfold(&["run", "-m", "64M", "--swap", "/dev/shm", "--", "echo", "ran"]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(125), ""));

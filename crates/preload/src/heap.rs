@@ -90,7 +90,7 @@ fn source(size: usize, align: usize) -> Source {
     }
     if init::is_active() {
         init::settle();
-        if init::exhausted() {
+        if init::exhausted() && !collected(thread) {
             return Source::Exhausted;
         }
         if size >= LARGE || align > LARGE_ALIGN {
@@ -98,6 +98,15 @@ fn source(size: usize, align: usize) -> Source {
         }
     }
     Source::Heap(gate::enter(thread))
+}
+
+/// Gives what the program has freed back to the pager; whether that made room.
+#[cold]
+fn collected(thread: ptr::NonNull<tls::Thread>) -> bool {
+    let _pass = gate::enter(thread);
+    // SAFETY: takes no pointers.
+    unsafe { mi::mi_collect(true) };
+    !init::exhausted()
 }
 
 /// errno for a null pointer, as the C functions do.
