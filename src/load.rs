@@ -65,6 +65,7 @@ impl Store {
             };
             let Some(object) = in_tier.map_err(|why| self.corrupt(why))? else {
                 shard.counts.loads += 1;
+                shard.counts.dense_loads += u64::from(self.is_dense(entry));
                 return Ok(());
             };
             drop(shard);

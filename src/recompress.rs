@@ -69,7 +69,7 @@ impl Store {
         let mut done = Recompressed::default();
         let Some(dense) = self.dense() else { return Recompressed { swept: true, ..done } };
         for _ in 0..most {
-            let Some(idle) = self.next_idle(dense, sweep) else {
+            let Some(idle) = self.next_idle(sweep) else {
                 (sweep.shard, sweep.leaf, sweep.bit) = (0, 0, 0);
                 done.swept = true;
                 break;
@@ -85,7 +85,7 @@ impl Store {
     }
 
     /// The next page that was idle already, and marks on the way. None at the end of the sweep.
-    fn next_idle(&self, dense: usize, sweep: &mut Sweep) -> Option<Idle> {
+    fn next_idle(&self, sweep: &mut Sweep) -> Option<Idle> {
         while sweep.shard < SHARDS {
             let mut shard = self.index.lock(sweep.shard);
             let Some(id) = shard.next_leaf(sweep.leaf, |_| true) else {
@@ -98,8 +98,7 @@ impl Store {
             }
             while let Some(bit) = shard.next_idle_in(id, &mut sweep.bit) {
                 let (key, entry) = (shard.leaf(id).key(bit), shard.leaf(id).get(bit)?);
-                let done = entry.codec() == dense && !entry.is_raw();
-                if entry.state() == State::Pool && !done {
+                if entry.state() == State::Pool && !self.is_dense(entry) {
                     let packed = &mut sweep.packed[..entry.len()];
                     let zpool = self.zpools.get(entry.zpool());
                     zpool.read(entry.handle(), entry.len(), &mut |bytes| packed.copy_from_slice(bytes));
@@ -154,6 +153,11 @@ impl Store {
             self.release(object);
         }
         done
+    }
+
+    /// Whether the entry's own object was made by the dense codec.
+    pub(crate) fn is_dense(&self, entry: Entry) -> bool {
+        entry.in_pool() && self.dense() == Some(entry.codec()) && !entry.is_raw()
     }
 
     /// The number of the dense codec, if there is one.

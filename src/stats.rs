@@ -20,6 +20,7 @@ pub(crate) struct Counts {
     pub(crate) misses: u64,
     pub(crate) invalidates: u64,
     pub(crate) tier_loads: u64,
+    pub(crate) dense_loads: u64,
 }
 
 impl Counts {
@@ -55,6 +56,7 @@ impl Counts {
         self.misses += other.misses;
         self.invalidates += other.invalidates;
         self.tier_loads += other.tier_loads;
+        self.dense_loads += other.dense_loads;
     }
 
     /// Panics if a gauge differs.
@@ -149,6 +151,8 @@ stats! {
     writeback_bytes,
     /// Loads served from the tier.
     tier_loads,
+    /// Loads of pages that had been compressed anew.
+    dense_loads,
     /// Batches that the tier did not take; their pages stayed in the pool.
     writeback_fail,
     /// Ephemeral pages dropped to make room.
@@ -190,6 +194,7 @@ impl Stats {
         self.invalidates = counts.invalidates;
         self.misses = counts.misses;
         self.tier_loads = counts.tier_loads;
+        self.dense_loads = counts.dense_loads;
         self.written_back_pages = counters.written_back_pages.get();
         self.writeback_bytes = counters.writeback_bytes.get();
         self.writeback_fail = counters.writeback_fail.get();

@@ -1,5 +1,6 @@
 //! A wake-up call for one waiting thread, by futex: calls are never lost and cost nothing while it is awake.
 
+use crate::sys::now_ns;
 use rustix::thread::{Timespec, futex};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -18,6 +19,17 @@ impl Event {
         if self.0.load(Ordering::Relaxed) != CALLED && self.0.swap(CALLED, Ordering::Release) == WAITING {
             let _ = futex::wake(&self.0, futex::Flags::PRIVATE, 1);
         }
+    }
+
+    /// As [`Event::wait`], but awake for the first `awake` of it. In a virtual machine a processor that goes idle takes
+    /// 20-50 us to come back, and draws threads that wake up to it (the kernel's haltpoll governor exists for this).
+    pub(crate) fn wait_awake(&self, awake: Duration, timeout: Duration) {
+        const PAUSES: u32 = 64;
+        let until = now_ns().saturating_add(u64::try_from(awake.as_nanos()).unwrap_or(u64::MAX));
+        while self.0.load(Ordering::Relaxed) != CALLED && now_ns() < until {
+            (0..PAUSES).for_each(|_| std::hint::spin_loop());
+        }
+        self.wait(timeout);
     }
 
     /// Waits for a call, or until the time is over.

@@ -4,7 +4,7 @@ use crate::Host;
 use crate::engine::{Engine, STAGING_BLOCKS};
 use crate::evict::Evictor;
 use crate::fault::Handler;
-use ramfold::Sweep;
+use ramfold::{Stats, Sweep};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,12 +16,12 @@ const EVICTOR_BLOCKS: usize = 8;
 /// Places of the staging window that the handler uses when it has to make room itself.
 const HANDLER_BLOCKS: usize = 2;
 
+/// How long the evictor stays awake when it has done its work: a fault or two.
+const AWAKE: Duration = Duration::from_micros(200);
 /// How nice the thickener is to others, as nice(1) counts.
 const THICKENER_NICE: i32 = 15;
 /// Pages that it tries in one go, inside the gate: less than a millisecond.
 const THICKENER_PAGES: usize = 16;
-/// Pages in the pool for which it is worth while to begin.
-const THICKENER_LEAST: u64 = 256;
 
 /// Starts the threads, the handler first: a thread that starts may need managed memory before its first line (libc
 /// looks at the locale, which the program may have made with malloc). For the handler itself the caller stands in.
@@ -65,6 +65,7 @@ impl Drop for FatalPanic<'_> {
 /// Keeps memory below the mark, so that faults find room.
 fn evict(engine: &Engine) {
     let mut evictor = Evictor::new(engine, 0..EVICTOR_BLOCKS);
+    let mut awake = Duration::ZERO;
     while !engine.stopping.load(Ordering::Acquire) {
         let pressed = {
             let _inside = engine.gate.enter();
@@ -72,9 +73,11 @@ fn evict(engine: &Engine) {
             engine.over_low() > 0
         };
         if pressed && evict_until_low(engine, &mut evictor) {
+            awake = AWAKE;
             continue;
         }
-        engine.evictor.wait(Duration::from_millis(if pressed { 5 } else { 50 }));
+        engine.evictor.wait_awake(awake, Duration::from_millis(if pressed { 5 } else { 50 }));
+        awake = Duration::ZERO;
     }
 }
 
@@ -131,30 +134,78 @@ fn keep(engine: &Engine) {
     }
 }
 
-/// Has pages that stay in the pool compressed anew. A sweep is due whenever a quarter as many pages were evicted as lie in the
-/// pool: what two sweeps in turn find there was not wanted when most others were. No evictions, no sweeps.
+/// Has pages that stay in the pool compressed anew. A sweep is due when a certain share of as many pages as lie in the pool
+/// were evicted: what two sweeps in turn find there was not wanted when others were. No evictions, no sweeps.
 fn thicken(engine: &Engine) {
     let _ = rustix::process::setpriority_process(None, THICKENER_NICE);
     let mut sweep = Sweep::default();
-    let mut last = engine.evictions.load(Ordering::Relaxed);
+    let mut pace = Pace::default();
     while !engine.stopping.load(Ordering::Acquire) {
         engine.thickener.wait(Duration::from_millis(100));
-        let stored = engine.store.stats().stored_pages;
-        let now = engine.evictions.load(Ordering::Relaxed);
-        if stored < THICKENER_LEAST || now - last < stored / 4 {
-            continue;
+        if pace.is_due(engine.evictions.load(Ordering::Relaxed), &engine.store.stats()) {
+            sweep_once(engine, &mut sweep);
         }
-        last = now;
-        let (mut swept, mut freed) = (false, 0);
-        while !swept && !engine.stopping.load(Ordering::Relaxed) {
-            let _inside = engine.gate.enter();
-            let done = engine.store.recompress(THICKENER_PAGES, &mut sweep);
-            (swept, freed) = (done.swept, freed + done.freed_bytes);
-            if freed > engine.store.pool_bytes() / 32 {
-                engine.store.compact();
-                freed = 0;
-            }
-            engine.refresh_usage();
+    }
+}
+
+fn sweep_once(engine: &Engine, sweep: &mut Sweep) {
+    let mut swept = false;
+    while !swept && !engine.stopping.load(Ordering::Relaxed) {
+        let _inside = engine.gate.enter();
+        swept = engine.store.recompress(THICKENER_PAGES, sweep).swept;
+        engine.refresh_usage();
+    }
+}
+
+/// How often to sweep. Pages that are wanted again soon after they were made denser were not cold: then the next sweeps
+/// wait longer.
+#[derive(Debug)]
+struct Pace {
+    /// Sixteenths of the pages in the pool that are to be evicted between two sweeps.
+    sixteenths: u64,
+    evictions: u64,
+    loads: u64,
+    dense_loads: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { sixteenths: *Self::RANGE.start(), evictions: 0, loads: 0, dense_loads: 0 }
+    }
+}
+
+impl Pace {
+    const RANGE: std::ops::RangeInclusive<u64> = 4..=64;
+    /// Pages in the pool for which it is worth while to begin.
+    const LEAST: u64 = 256;
+    /// One dense load in so many loads is too much.
+    const MOST_DENSE: u64 = 8;
+
+    /// Whether a sweep is due now, after so many evictions in all.
+    fn is_due(&mut self, evictions: u64, stats: &Stats) -> bool {
+        let due = self.evictions + stats.stored_pages * self.sixteenths / 16;
+        if stats.stored_pages < Self::LEAST || evictions < due {
+            return false;
         }
+        let (loads, dense) = (stats.loads - self.loads, stats.dense_loads - self.dense_loads);
+        let next = if dense * Self::MOST_DENSE > loads { self.sixteenths * 2 } else { self.sixteenths / 2 };
+        self.sixteenths = next.clamp(*Self::RANGE.start(), *Self::RANGE.end());
+        (self.evictions, self.loads, self.dense_loads) = (evictions, stats.loads, stats.dense_loads);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sweeps_become_rare_when_dense_pages_come_back_and_frequent_when_they_stay() {
+        let mut pace = Pace::default();
+        let mut stats = Stats { stored_pages: 1600, ..Stats::default() };
+        assert!(!pace.is_due(399, &stats) && pace.is_due(400, &stats));
+        (stats.loads, stats.dense_loads) = (1000, 500);
+        assert!(pace.is_due(800, &stats) && !pace.is_due(1599, &stats) && pace.is_due(1600, &stats));
+        assert_eq!(pace.sixteenths, 4, "nothing dense came back");
     }
 }

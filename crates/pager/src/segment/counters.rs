@@ -55,6 +55,8 @@ named! {
         WritebackBytes = "writeback_bytes",
         /// Pages that stayed in the pool for long and were compressed anew.
         RecompressedPages = "recompressed_pages",
+        /// Loads of pages that had been compressed anew.
+        DenseLoads = "dense_loads",
         /// Loads that were served by the swap file.
         TierLoads = "tier_loads",
         /// Stores that found the pool at its limit, or above the accept threshold after it was full.
