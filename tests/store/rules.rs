@@ -307,7 +307,9 @@ fn a_store_in_use_stays_dense_by_itself() {
         bench.put(pool, index, &page).unwrap();
         random.below(6000)
     };
-    (0..6000).for_each(|index| drop(put(&mut bench, index)));
+    for index in 0..6000 {
+        put(&mut bench, index);
+    }
     (0..20_000).fold(0, |index, _| put(&mut bench, index));
     let overhead = bench.stat("pool_total_size") as f64 / bench.stat("compr_data_size") as f64;
     assert!(bench.stat("pages_compacted") > 100 && overhead < 1.07, "{overhead}");
