@@ -189,7 +189,7 @@ fn no_memory_for_the_pool() {
             Some(0) => ended.assert_right(),
             // Where ramfold's own tables find no memory, it aborts.
             Some(KILLED | ABORTED) => {
-                assert!(ended.stdout.is_empty() && !ended.stderr.is_empty(), "{ended:?}")
+                assert!(ended.stdout.is_empty() && !ended.stderr.is_empty(), "{ended:?}");
             }
             _ => panic!("{ended:?}"),
         }
