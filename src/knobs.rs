@@ -10,10 +10,7 @@ impl Store {
     /// # Errors
     /// [`ConfigError`] if there is no such compressor, or the store has used too many.
     pub fn set_compressor(&self, name: &str) -> Result<(), ConfigError> {
-        let codec = named_codec(name)?;
-        let number =
-            self.codecs.add(codec, |codec| (codec.name(), codec.level())).ok_or(ConfigError::TooMany)?;
-        self.codecs.select(number);
+        self.codecs.select(self.codec_number(name)?);
         Ok(())
     }
 
@@ -22,15 +19,15 @@ impl Store {
     /// # Errors
     /// As [`Store::set_compressor`].
     pub fn set_recomp_algorithm(&self, name: Option<&str>) -> Result<(), ConfigError> {
-        let number = match name {
-            None => 0,
-            Some(name) => {
-                let added = self.codecs.add(named_codec(name)?, |codec| (codec.name(), codec.level()));
-                added.ok_or(ConfigError::TooMany)? + 1
-            }
-        };
-        self.knobs.dense.store(number, Relaxed);
+        let number = name.map(|name| self.codec_number(name)).transpose()?;
+        self.knobs.dense.store(number.map_or(0, |number| number + 1), Relaxed);
         Ok(())
+    }
+
+    /// The number of a codec, which it is given if it has none.
+    fn codec_number(&self, name: &str) -> Result<usize, ConfigError> {
+        let codec = named_codec(name)?;
+        self.codecs.add(codec, |codec| (codec.name(), codec.level())).ok_or(ConfigError::TooMany)
     }
 
     /// Chooses the zpool for new pages. Pages stored before stay where they are.

@@ -10,7 +10,7 @@
 //! if the entry still is the one that was read, and both give the same page.
 
 use crate::entry::{Entry, State};
-use crate::index::{SHARDS, Spot};
+use crate::index::{SHARDS, Shard};
 use crate::packed::Packed;
 use crate::page::{PAGE_SIZE, Page};
 use crate::pools::Key;
@@ -48,8 +48,6 @@ impl Default for Sweep {
 pub struct Recompressed {
     /// Pages made denser.
     pub pages: u64,
-    /// Bytes by which their objects are smaller.
-    pub freed_bytes: u64,
     /// The sweep is over; the next call begins another.
     pub swept: bool,
 }
@@ -75,10 +73,7 @@ impl Store {
                 break;
             };
             let Ok(new) = self.make_denser(&idle, dense, sweep) else { continue };
-            if self.settle(&idle, new) {
-                done.pages += 1;
-                done.freed_bytes += new.map_or(0, |new| idle.entry.len() - new.len()) as u64;
-            }
+            done.pages += u64::from(self.settle(&idle, new));
         }
         self.counters.recompressed_pages.add(done.pages);
         done
@@ -128,31 +123,13 @@ impl Store {
         Ok(Some(Packed::new(&packed[..len], dense).entry(handle, idle.entry.zpool())))
     }
 
-    /// Puts the new object in the place of the old one, or, if there is none, notes that there is none to be had.
-    /// False if that is not what came of it.
+    /// Puts the new object in the place of the old one, or notes that there is none to be had. Whether the page is denser.
     fn settle(&self, idle: &Idle, new: Option<Entry>) -> bool {
-        let spot = Spot::new(idle.key);
-        let mut shard = self.index.lock(spot.shard());
-        let unchanged = shard.get(&spot).filter(|(_, entry)| *entry == idle.entry);
-        let (unused, done) = match (unchanged, new) {
-            (Some((leaf, old)), Some(new)) => {
-                // Commit point.
-                shard.put(leaf, spot.bit, new);
-                shard.set_dense(leaf, spot.bit);
-                self.charge(idle.key.pool, new, Some(old));
-                (Some(old), true)
-            }
-            (Some((leaf, _)), None) => {
-                shard.set_dense(leaf, spot.bit);
-                (None, false)
-            }
-            (None, new) => (new, false),
-        };
-        drop(shard);
-        if let Some(object) = unused {
-            self.release(object);
-        }
-        done
+        let old = idle.entry;
+        let unchanged = self.exchange(idle.key, old, new.unwrap_or(old), Shard::set_dense);
+        let Some(new) = new else { return false };
+        self.release(if unchanged { old } else { new });
+        unchanged
     }
 
     /// Whether the entry's own object was made by the dense codec.
@@ -197,7 +174,6 @@ mod tests {
         while !sum.swept {
             let part = store.recompress(7, sweep);
             sum.pages += part.pages;
-            sum.freed_bytes += part.freed_bytes;
             sum.swept = part.swept;
         }
         sum

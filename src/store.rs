@@ -15,7 +15,7 @@ use crate::config::{Config, ConfigError, Knobs, PoorPages};
 use crate::dedup::Dedup;
 use crate::entry::{Entry, MAX_CODECS, MAX_ZPOOLS, State};
 use crate::generations::Generations;
-use crate::index::{Index, Place, SHARDS, Spot};
+use crate::index::{Index, Place, SHARDS, Shard, Spot};
 use crate::packed::Packed;
 use crate::page::{PAGE_SIZE, Page, same_filled};
 use crate::pools::{Key, PoolId, PoolKind, Pools};
@@ -371,6 +371,24 @@ impl Store {
             self.keep_dense();
         }
         Ok((Place::new(spot.shard(), leaf, spot.bit), pages))
+    }
+
+    /// Puts `new` in the place of `old`, and does what else is to be done under the same lock (with shard, leaf and bit),
+    /// if `old` still is what the store knows under the key. Frees nothing.
+    pub(crate) fn exchange(
+        &self,
+        key: Key,
+        old: Entry,
+        new: Entry,
+        also: impl FnOnce(&mut Shard, u32, u32),
+    ) -> bool {
+        let spot = Spot::new(key);
+        let mut shard = self.index.lock(spot.shard());
+        let Some((leaf, _)) = shard.get(&spot).filter(|(_, entry)| *entry == old) else { return false };
+        shard.put(leaf, spot.bit, new);
+        also(&mut shard, leaf, spot.bit);
+        self.charge(key.pool, new, Some(old));
+        true
     }
 
     /// Whether the store holds a page under `key`, in memory or in the tier.

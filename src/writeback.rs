@@ -11,7 +11,7 @@
 //! take changes nothing. Ephemeral pages are not written: they are dropped.
 
 use crate::entry::{Entry, State};
-use crate::index::{SHARDS, Shard, Spot};
+use crate::index::{SHARDS, Shard};
 use crate::page::PAGE_SIZE;
 use crate::pools::{Key, PoolId, PoolKind};
 use crate::shared::Visit;
@@ -315,18 +315,7 @@ impl Store {
     fn replace(&self, item: &Item, new: Entry) -> bool {
         match item.owner {
             Owner::Shared(id) => self.shared.replace(id, item.entry, new),
-            Owner::Entry(key) => {
-                let spot = Spot::new(key);
-                let mut shard = self.index.lock(spot.shard());
-                match shard.get(&spot) {
-                    Some((leaf, entry)) if entry == item.entry => {
-                        shard.put(leaf, spot.bit, new);
-                        self.charge(key.pool, new, Some(entry));
-                        true
-                    }
-                    _ => false,
-                }
-            }
+            Owner::Entry(key) => self.exchange(key, item.entry, new, |_, _, _| ()),
         }
     }
 

@@ -4,10 +4,9 @@
 mod common;
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use common::{Finished, Program, Ramfold, need, run, test_file, within_limit};
+use common::{Finished, Program, Ramfold, compiled, need, run, within_limit};
 
 const MIB: u64 = 1 << 20;
 const MODES: [&str; 2] = ["move", "wp"];
@@ -56,7 +55,7 @@ fn under_limit(name: &str, arguments: &[&str]) {
         return;
     }
     let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
-    let program = compiled(name, scratch.path(), arguments);
+    let program = program(name, scratch.path(), arguments);
     let ramfold = Ramfold::new(32 * MIB, &[]);
     let limited = run(&program, Some(&ramfold), &scratch.path().join("limited"));
     assert!(limited.status.success(), "{name} {arguments:?}: {} {}", limited.status, limited.stderr);
@@ -75,7 +74,7 @@ fn property(name: &str) {
         return;
     }
     let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
-    let program = compiled(name, scratch.path(), &["40"]);
+    let program = program(name, scratch.path(), &["40"]);
     let plain = run(&program, None, &scratch.path().join("plain"));
     if plain.status.code() == Some(SKIPPED) {
         need::skip(&format!("{name}: {}", plain.stderr.trim()));
@@ -93,11 +92,8 @@ fn property(name: &str) {
     }
 }
 
-fn compiled(name: &str, directory: &Path, arguments: &[&str]) -> Program {
-    let binary = directory.join(name);
-    let source = test_file(&format!("c/{name}.c"));
-    let status = Command::new("cc").args(["-O1", "-g", "-pthread", &source, "-o"]).arg(&binary).status();
-    assert!(status.unwrap().success(), "{source} does not compile");
+fn program(name: &str, directory: &Path, arguments: &[&str]) -> Program {
+    let binary = compiled(name, directory);
     Program::new(name, &[&[binary.to_str().unwrap()], arguments].concat())
 }
 
@@ -108,7 +104,7 @@ fn exhaust() {
         return;
     }
     let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
-    let program = compiled("exhaust", scratch.path(), &["512"]);
+    let program = program("exhaust", scratch.path(), &["512"]);
     for (at, options) in [["--swap", "none"], ["--swap-size", "64M"]].iter().enumerate() {
         let ramfold = Ramfold::new(32 * MIB, options);
         let ended = run(&program, Some(&ramfold), &scratch.path().join(at.to_string()));
@@ -156,7 +152,7 @@ fn stress_for(mib: u64, seconds: u64, share: u64, options: &[&str]) {
     let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     let arguments = [mib.to_string(), seconds.to_string(), seed.to_string()];
-    let program = compiled("stress", scratch.path(), &arguments.each_ref().map(String::as_str));
+    let program = program("stress", scratch.path(), &arguments.each_ref().map(String::as_str));
     let program = program.patience(seconds * 3 + 600);
     let ramfold = Ramfold::new(mib * MIB / share, options);
     let ended: Finished = run(&program, Some(&ramfold), &scratch.path().join("run"));

@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::{Program, Ramfold, Running, need, test_file};
+use common::{Program, Ramfold, Running, compiled, need};
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 const MIB: u64 = 1 << 20;
@@ -41,7 +41,7 @@ impl Ended {
 /// `verify` with `mib` of memory under `-m 32M`; `harm` is done to the process whose number it is given, when the memory
 /// is filled.
 fn verify(scratch: &Path, mib: u64, options: &[&str], harm: impl FnOnce(u32)) -> Ended {
-    let program = compiled(scratch);
+    let program = compiled("verify", scratch);
     let ramfold = Ramfold::new(32 * MIB, options);
     let mut command =
         Program::new("verify", &[program.to_str().unwrap(), &mib.to_string()]).command(Some(&ramfold));
@@ -65,13 +65,6 @@ fn finish(command: &mut Command, harm: impl FnOnce(u32)) -> Ended {
     running.child.stderr.take().unwrap().read_to_string(&mut ended.stderr).unwrap();
     ended.code = running.child.wait().unwrap().code();
     ended
-}
-
-fn compiled(scratch: &Path) -> PathBuf {
-    let binary = scratch.join("verify");
-    let built = Command::new("cc").args(["-O1", &test_file("c/verify.c"), "-o"]).arg(&binary).status();
-    assert!(built.unwrap().success(), "verify.c does not compile");
-    binary
 }
 
 fn only_child(parent: u32) -> u32 {

@@ -8,6 +8,7 @@
 //! A thread must not enter twice, and must not touch managed memory while inside (it would wait for a fault
 //! handler that cannot enter).
 
+use crate::sys;
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -55,7 +56,7 @@ impl Gate {
     /// Ends `close`.
     pub(crate) fn open(&self) {
         self.0.fetch_and(!CLOSED, Ordering::Release);
-        self.wake();
+        sys::wake_all(&self.0);
     }
 
     /// Ends `close` in a forked child, where those who waited no longer exist.
@@ -66,7 +67,7 @@ impl Gate {
     fn leave(&self) {
         let seen = self.0.fetch_sub(1, Ordering::Release);
         if seen == (CLOSED | 1) {
-            self.wake();
+            sys::wake_all(&self.0);
         }
     }
 
@@ -79,10 +80,6 @@ impl Gate {
             // An early return (the value changed, a signal) only means another look.
             let _ = futex::wait(&self.0, futex::Flags::PRIVATE, now, None);
         }
-    }
-
-    fn wake(&self) {
-        let _ = futex::wake(&self.0, futex::Flags::PRIVATE, i32::MAX as u32);
     }
 }
 

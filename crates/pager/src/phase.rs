@@ -1,6 +1,7 @@
 //! Whether memory is managed yet. The change from plain to managed, and a fork, exclude each other: a child never finds
 //! it half done, with the thread that was at it left behind in the parent.
 
+use crate::sys;
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -37,7 +38,7 @@ impl Phase {
     /// Management has begun.
     pub(crate) fn finish(&self) {
         self.0.store(MANAGED, Ordering::Release);
-        self.wake();
+        sys::wake_all(&self.0);
     }
 
     /// Waits for a change that is under way, and keeps another from beginning until `release`.
@@ -58,12 +59,8 @@ impl Phase {
     /// Ends `hold`. Whether management is due has to be found out anew.
     pub(crate) fn release(&self) {
         if self.swap(CHANGING, PLAIN) {
-            self.wake();
+            sys::wake_all(&self.0);
         }
-    }
-
-    fn wake(&self) {
-        let _ = futex::wake(&self.0, futex::Flags::PRIVATE, i32::MAX as u32);
     }
 
     fn swap(&self, from: u32, to: u32) -> bool {

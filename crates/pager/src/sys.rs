@@ -5,8 +5,10 @@
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::thread::futex;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
 
 pub(crate) const PAGE: usize = ramfold::PAGE_SIZE;
 
@@ -137,6 +139,11 @@ pub(crate) fn run_on(cpu: usize) {
     set.set(cpu);
     // Refused (a cpuset without it): the thread stays where it is.
     let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+/// Wakes all who wait for the word by futex. The kernel takes the count as an int: more than that would be one.
+pub(crate) fn wake_all(word: &AtomicU32) {
+    let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX.cast_unsigned());
 }
 
 /// Time that only goes forward, in nanoseconds.

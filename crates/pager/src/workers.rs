@@ -110,7 +110,7 @@ fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
     true
 }
 
-/// Writes back when the pool is full, compacts it when it is sparse, and publishes the counters.
+/// Writes back when the pool is full, shares the pool's bound with other processes, and publishes the counters.
 fn keep(engine: &Engine) {
     let mut scratch = engine.store.scratch();
     if let Err(errno) = engine.usage.follow_thread() {

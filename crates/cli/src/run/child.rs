@@ -32,10 +32,19 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks all but those that tell of a fault of ramfold's own.
+    /// Blocks all but [`OWN`].
     pub fn block() -> Self {
-        let (waited, inherited) = block_signals();
-        Self { waited, inherited }
+        let mut waited = MaybeUninit::uninit();
+        let mut inherited = MaybeUninit::uninit();
+        // SAFETY: sigfillset writes the set that the following calls read; sigprocmask writes the old one.
+        unsafe {
+            libc::sigfillset(waited.as_mut_ptr());
+            for signal in OWN {
+                libc::sigdelset(waited.as_mut_ptr(), *signal);
+            }
+            libc::sigprocmask(libc::SIG_BLOCK, waited.as_ptr(), inherited.as_mut_ptr());
+            Self { waited: waited.assume_init(), inherited: inherited.assume_init() }
+        }
     }
 }
 
@@ -163,21 +172,6 @@ fn descends(mut process: i32, ancestor: i32) -> bool {
 fn parent(process: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-}
-
-/// Blocks all signals but [`OWN`]; returns them, and the mask that was there.
-fn block_signals() -> (libc::sigset_t, libc::sigset_t) {
-    let mut waited = MaybeUninit::uninit();
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: sigfillset writes the set that the following calls read; sigprocmask writes the old one.
-    unsafe {
-        libc::sigfillset(waited.as_mut_ptr());
-        for signal in OWN {
-            libc::sigdelset(waited.as_mut_ptr(), *signal);
-        }
-        libc::sigprocmask(libc::SIG_BLOCK, waited.as_ptr(), before.as_mut_ptr());
-        (waited.assume_init(), before.assume_init())
-    }
 }
 
 fn set_mask(mask: &libc::sigset_t) {

@@ -99,6 +99,15 @@ pub fn test_file(name: &str) -> String {
     format!("{}/tests/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
+/// Compiles `c/NAME.c` into the directory.
+pub fn compiled(name: &str, directory: &Path) -> PathBuf {
+    let binary = directory.join(name);
+    let source = test_file(&format!("c/{name}.c"));
+    let status = Command::new("cc").args(["-O1", "-g", "-pthread", &source, "-o"]).arg(&binary).status();
+    assert!(status.unwrap().success(), "{source} does not compile");
+    binary
+}
+
 /// What a run gave.
 #[derive(Debug)]
 pub struct Finished {

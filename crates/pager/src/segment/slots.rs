@@ -1,6 +1,6 @@
 //! Slots: which processes are managed, and what comes back when one of them ends without saying so.
 
-use super::{BUSY, Counter, Gauge, Segment, SlotId, extents::extent_number};
+use super::{BUSY, Counter, Gauge, Segment, Slot, SlotId, extents::extent_number};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use std::io;
@@ -65,6 +65,13 @@ impl Identity {
     }
 }
 
+impl Slot {
+    /// Waits for a forked child to adopt it.
+    fn is_prepared(&self) -> bool {
+        self.start_time.load(Ordering::Relaxed) == PREPARED
+    }
+}
+
 /// Tells the `/proc` that numbers the processes here from those of other PID namespaces.
 fn proc_view() -> io::Result<u64> {
     Ok(rustix::fs::stat("/proc/self")?.st_dev)
@@ -88,8 +95,7 @@ impl Segment {
     /// it attaches, since its old memory is gone and its charge is not.
     pub fn release_stale(&self, pid: u32, discard: &dyn Fn(u32)) {
         for (index, slot) in self.used_slots().iter().enumerate() {
-            let prepared = slot.start_time.load(Ordering::Relaxed) == PREPARED;
-            if slot.pid.load(Ordering::Acquire) == pid && !prepared {
+            if slot.pid.load(Ordering::Acquire) == pid && !slot.is_prepared() {
                 self.release_owned(SlotId(index), pid, discard);
             }
         }
@@ -189,8 +195,7 @@ impl Segment {
         let mut reaped = 0;
         for (index, slot) in self.used_slots().iter().enumerate() {
             let pid = slot.pid.load(Ordering::Acquire);
-            let prepared = slot.start_time.load(Ordering::Relaxed) == PREPARED;
-            if pid == 0 || pid == BUSY || prepared || slot.view.load(Ordering::Relaxed) != view {
+            if pid == 0 || pid == BUSY || slot.is_prepared() || slot.view.load(Ordering::Relaxed) != view {
                 continue;
             }
             let known = Identity {
