@@ -32,6 +32,7 @@ properties!(
     mlock,
     mmap_rules,
     realloc_big,
+    reuse,
     streams,
     syscalls_evicted,
     threads,

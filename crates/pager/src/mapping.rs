@@ -330,7 +330,7 @@ impl Pager {
         let Some(engine) = self.engine() else { return Ok(()) };
         let (first, target) = (engine.pages.number(from.start), engine.pages.number(to));
         for part in Pages::by_group(first..first + from.len() / PAGE) {
-            if engine.pages.group_is_empty(part.start) {
+            if engine.pages.lock(part.start).is_empty(part.start) {
                 continue;
             }
             for page in part {
@@ -386,10 +386,10 @@ impl Pager {
     fn drop_pages(&self, range: &Range<usize>) -> Result<(), MapError> {
         let Some(engine) = self.engine() else { return Ok(sys::discard(range.start, range.len())?) };
         for part in Pages::by_group(numbers(engine, range)) {
-            if engine.pages.group_is_empty(part.start) {
+            let group = engine.pages.lock(part.start);
+            if group.is_empty(part.start) {
                 continue;
             }
-            let group = engine.pages.lock(part.start);
             let mut resident = part.end..part.start;
             for page in part {
                 if group.state(page) == State::Resident {
@@ -410,10 +410,10 @@ impl Pager {
         let Some(engine) = self.engine() else { return runs };
         let mut left = MAX_WILL_NEED.min(usize::try_from(self.limit() / 8).unwrap_or(usize::MAX));
         for part in Pages::by_group(numbers(engine, range)) {
-            if engine.pages.group_is_empty(part.start) {
+            let group = engine.pages.lock(part.start);
+            if group.is_empty(part.start) {
                 continue;
             }
-            let group = engine.pages.lock(part.start);
             for page in part.filter(|page| group.state(*page) == State::Stored) {
                 if left < PAGE {
                     return runs;
@@ -433,8 +433,8 @@ impl Pager {
     fn cool(&self, range: &Range<usize>) {
         let Some(engine) = self.engine() else { return };
         for part in Pages::by_group(numbers(engine, range)) {
-            if !engine.pages.group_is_empty(part.start) {
-                let group = engine.pages.lock(part.start);
+            let group = engine.pages.lock(part.start);
+            if !group.is_empty(part.start) {
                 part.for_each(|page| group.set_heat(page, 0));
             }
         }

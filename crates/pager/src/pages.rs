@@ -129,11 +129,6 @@ impl Pages {
         })
     }
 
-    /// Whether all pages of the page's group are None; exact only for who excludes changes otherwise.
-    pub(crate) fn group_is_empty(&self, page: usize) -> bool {
-        self.live(page).load(Ordering::Relaxed) == 0
-    }
-
     /// The block's record.
     pub(crate) fn block(&self, block: usize) -> &Block {
         assert!(block < self.len / BLOCK_PAGES);
@@ -163,6 +158,12 @@ impl Drop for Pages {
 }
 
 impl Group<'_> {
+    /// Whether all pages of the group, which holds `page`, are None. There is no asking without the lock: the thread
+    /// whose touch is resolved may run on, and ask, before its page is noted.
+    pub(crate) fn is_empty(&self, page: usize) -> bool {
+        self.pages.live(page).load(Ordering::Relaxed) == 0
+    }
+
     pub(crate) fn state(&self, page: usize) -> State {
         match self.pages.word(page).load(Ordering::Relaxed) & STATE {
             0 => State::None,
@@ -256,7 +257,7 @@ mod tests {
             group.set(page, state);
             assert_eq!(group.state(page), state);
             assert_eq!(pages.resident(), resident);
-            assert_eq!(pages.group_is_empty(page), state == State::None);
+            assert_eq!(group.is_empty(page), state == State::None);
         }
         group.set(page, State::Resident);
         group.set_heat(page, 99);
