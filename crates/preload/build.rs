@@ -1,12 +1,14 @@
-//! Compiles the two parts that Rust cannot express: initial-exec thread-local storage, and the variadic
-//! exec functions with environments built on the stack.
+//! Compiles what Rust cannot express: initial-exec thread-local storage, and variadic functions (exec with environments
+//! built on the stack, open).
+
+const FILES: [&str; 3] = ["src/tls.c", "src/exec.c", "src/direct.c"];
 
 fn main() {
-    for file in ["src/tls.c", "src/exec.c"] {
+    for file in FILES {
         println!("cargo:rerun-if-changed={file}");
     }
     cc::Build::new()
-        .files(["src/tls.c", "src/exec.c"])
+        .files(FILES)
         .flag("-std=gnu11")
         .flag("-ftls-model=initial-exec")
         .flag("-fvisibility=hidden")

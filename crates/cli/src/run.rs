@@ -36,9 +36,9 @@ const KILLED: u8 = 128 + 9;
 
 /// Runs the program and gives its exit status.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
-    let settings = Settings::new(options)?;
+    let mut settings = Settings::new(options)?;
     refuse_nesting()?;
-    access::check()?;
+    settings.kernel_can_move = access::check()?;
     let name = &options.command[0];
     if let Some(reason) = program::unmanageable(name) {
         let what = format!("{}: {reason}", name.display());

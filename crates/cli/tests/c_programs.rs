@@ -25,6 +25,7 @@ properties!(
     brk,
     coroutines,
     descriptors,
+    direct_io,
     fork_content,
     heap,
     libc_state,

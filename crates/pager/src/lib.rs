@@ -32,4 +32,4 @@ mod workers;
 
 pub use pager::{Advice, Config, Host, MapError, Mode, Pager, Prot, SetupError};
 pub use region::{Region, RegionError, RegionOptions};
-pub use uffd::UffdError;
+pub use uffd::{UffdError, kernel_can_move};

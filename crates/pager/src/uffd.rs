@@ -125,6 +125,14 @@ pub(crate) struct Message {
     padding: u32,
 }
 
+/// Whether pages can leave programs here by UFFDIO_MOVE (6.8); else they are copied.
+///
+/// # Errors
+/// [`UffdError`] if userfaultfd cannot be used at all.
+pub fn kernel_can_move() -> Result<bool, UffdError> {
+    Uffd::open().map(|uffd| uffd.can_move())
+}
+
 impl Uffd {
     /// Opens a userfaultfd that also serves faults of system calls, and the device for those of forked children.
     pub(crate) fn open() -> Result<Self, UffdError> {

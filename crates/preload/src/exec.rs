@@ -3,7 +3,6 @@
 //! The work is done in C, where an environment can be built on the stack and arguments can vary in number; each name
 //! here is a jump to it, so that arguments arrive as they were passed.
 
-use std::arch::naked_asm;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::mem::MaybeUninit;
 
@@ -40,11 +39,14 @@ fn own_path() -> Option<&'static CStr> {
 
 macro_rules! jump {
     ($($name:ident => $target:ident,)*) => {
-        unsafe extern "C" {
-            $(fn $target();)*
-        }
         $(
-            /// Jumps to the function of exec.c.
+            mod $name {
+                unsafe extern "C" {
+                    pub fn $target();
+                }
+            }
+
+            /// Jumps to the function in C.
             ///
             /// # Safety
             /// As in C.
@@ -52,13 +54,15 @@ macro_rules! jump {
             #[unsafe(naked)]
             pub unsafe extern "C" fn $name() {
                 #[cfg(target_arch = "x86_64")]
-                naked_asm!("jmp {}", sym $target);
+                std::arch::naked_asm!("jmp {}", sym $name::$target);
                 #[cfg(target_arch = "aarch64")]
-                naked_asm!("b {}", sym $target);
+                std::arch::naked_asm!("b {}", sym $name::$target);
             }
         )*
     };
 }
+
+pub(crate) use jump;
 
 jump! {
     execve => ramfold_execve,

@@ -10,10 +10,10 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use ramfold_pager::Pager;
+use ramfold_pager::{Mode, Pager};
 
 use crate::tls::{self, Internal};
-use crate::{environ, exec, fork, gate, heap, host, libc_data, loader, lock, stack, threads};
+use crate::{direct, environ, exec, fork, gate, heap, host, libc_data, loader, lock, stack, threads};
 
 const UNSET: u32 = 0;
 const STARTING: u32 = 1;
@@ -116,7 +116,12 @@ fn start() -> bool {
 fn make_pager() -> bool {
     let made = match environ::config() {
         None => return false,
-        Some(Ok(config)) => Pager::new(config, &host::Program).map_err(|error| error.to_string()),
+        Some(Ok(config)) => {
+            if config.mode == Mode::WriteProtect {
+                direct::avoid();
+            }
+            Pager::new(config, &host::Program).map_err(|error| error.to_string())
+        }
         Some(Err(error)) => Err(error.to_string()),
     };
     let pager = match made {
@@ -134,6 +139,7 @@ fn make_pager() -> bool {
 /// Runs before the program's own constructors, with one thread.
 extern "C" fn constructor() {
     if is_active() {
+        direct::find();
         exec::keep_environment();
         libc_data::find();
         threads::register_main();

@@ -11,6 +11,7 @@
 //! | pthread_create, thrd_create | tables of threads stay out of managed memory; threads are counted | threads.rs |
 //! | fopen and its family | so do streams | streams.rs |
 //! | close, dup2, close_range, ... | the pager's descriptors stay open | descriptors.rs |
+//! | open and its family, fcntl | no direct I/O into pages that are copied | direct.rs, direct.c |
 //! | exec*, posix_spawn | children stay under the limit | exec.rs, exec.c |
 //!
 //! What holds a lock that the pager's threads need runs on a stack of ramfold's own (stack.rs), with signals blocked.
@@ -20,6 +21,7 @@
 
 mod brk;
 mod descriptors;
+mod direct;
 mod environ;
 mod exec;
 mod fork;

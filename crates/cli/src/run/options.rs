@@ -118,6 +118,8 @@ pub struct Settings<'a> {
     pub limit: u64,
     /// Where written-back pages go.
     pub swap: Swap,
+    /// Unless told otherwise, pages leave as the kernel allows.
+    pub kernel_can_move: bool,
 }
 
 impl<'a> Settings<'a> {
@@ -137,7 +139,7 @@ impl<'a> Settings<'a> {
             let size = options.swap_size.unwrap_or(limit.saturating_mul(SWAP_FACTOR));
             Swap::At { path: options.swap.clone(), size }
         };
-        Ok(Self { options, limit, swap })
+        Ok(Self { options, limit, swap, kernel_can_move: true })
     }
 
     /// Bytes that the swap file may take.
@@ -159,7 +161,11 @@ impl fmt::Display for Settings<'_> {
         write!(f, ";accept_threshold_percent={}", o.accept_threshold_percent)?;
         write!(f, ";max_compression_ratio={}", o.max_compression_ratio)?;
         write!(f, ";same_filled={};duplicates={}", u8::from(!o.no_same_filled), u8::from(!o.no_duplicates))?;
-        let mode = o.evict_mode.to_possible_value();
-        write!(f, ";mode={};strict={}", mode.as_ref().map_or("auto", |m| m.get_name()), u8::from(o.strict))
+        let mode = match o.evict_mode {
+            EvictMode::Auto if self.kernel_can_move => "auto",
+            EvictMode::Move => "move",
+            EvictMode::Auto | EvictMode::Wp => "wp",
+        };
+        write!(f, ";mode={mode};strict={}", u8::from(o.strict))
     }
 }
