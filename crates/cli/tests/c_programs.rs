@@ -32,6 +32,7 @@ properties!(
     mappings,
     mlock,
     mmap_rules,
+    raw_calls,
     realloc_big,
     reuse,
     streams,

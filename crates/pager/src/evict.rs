@@ -31,6 +31,8 @@ const STUCK: u16 = 4;
 /// One worker with its part of the staging window. Not shared between threads.
 pub(crate) struct Evictor {
     places: Range<usize>,
+    /// Nobody resolves this thread's faults: it is the one who does.
+    alone: bool,
     scratch: Scratch,
     batch: Vec<Detached>,
 }
@@ -58,7 +60,17 @@ pub(crate) struct Evicted {
 
 impl Evictor {
     pub(crate) fn new(engine: &Engine, places: Range<usize>) -> Self {
-        Self { scratch: engine.store.scratch(), batch: Vec::with_capacity(places.len()), places }
+        Self {
+            scratch: engine.store.scratch(),
+            batch: Vec::with_capacity(places.len()),
+            places,
+            alone: false,
+        }
+    }
+
+    /// One for the thread that resolves faults.
+    pub(crate) fn of_handler(engine: &Engine, places: Range<usize>) -> Self {
+        Self { alone: true, ..Self::new(engine, places) }
     }
 
     pub(crate) fn scratch(&mut self) -> &mut Scratch {
@@ -109,11 +121,14 @@ impl Evictor {
                 pages |= detach(engine, &group, (first, cold), run, staging, &mut refused);
             }
         } else {
-            for run in runs(cold) {
+            for run in runs(cold & really_there(engine, &group, first)) {
                 pages |= detach_by_copy(engine, &group, first, run, staging);
             }
         }
         if pages != 0 {
+            if self.alone {
+                fill_holes(engine, place, pages);
+            }
             engine.staging.hold(place, Some(block));
             self.batch.push(Detached { block, place, pages, stored: 0 });
         } else if refused.readonly {
@@ -131,14 +146,15 @@ impl Evictor {
         let space = engine.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let group = engine.pages.lock(first);
         let mut pages = 0;
-        for page in (first..first + BLOCK_PAGES).filter(|page| group.state(*page) == State::Resident) {
+        for bit in bits(really_there(engine, &group, first)) {
+            let page = first + bit;
             let readonly = space.area_at(engine.pages.addr(page)).is_some_and(|(_, area)| {
                 area.kind == Kind::Anonymous && !area.prot.writable() && !area.locked
             });
-            let at = engine.staging.addr(place) + (page - first) * PAGE;
+            let at = engine.staging.addr(place) + bit * PAGE;
             if readonly && copy_out(engine, page, 1, at) == Ok(1) {
                 group.set(page, State::Evicting);
-                pages |= 1 << (page - first);
+                pages |= 1 << bit;
             }
         }
         if pages == 0 {
@@ -252,7 +268,7 @@ fn detach(
         at += done;
         match stopped {
             None => {}
-            Some(Errno::BUSY) if !unshared && present(engine, page) => {
+            Some(Errno::BUSY) if !unshared && present(engine, from, 1) != 0 => {
                 unshared = sys::unshare(from, PAGE).is_ok();
                 if !unshared {
                     group.set_heat(page, STUCK);
@@ -271,6 +287,27 @@ fn detach(
         }
     }
     detached
+}
+
+/// Puts zeros where a page was taken for resident that the program had discarded by a system call of its own. To read
+/// such a page of the window would cause a fault.
+fn fill_holes(engine: &Engine, place: usize, pages: u16) {
+    let staging = engine.staging.addr(place);
+    for bit in bits(pages & !present(engine, staging, BLOCK_PAGES)) {
+        engine.uffd.zeropage(staging + bit * PAGE, PAGE);
+    }
+}
+
+/// The resident pages of a block. Those that the program has discarded by a system call of its own are noticed: they are
+/// None. To read one for a copy would wait for a fault that the group's lock keeps from being resolved.
+fn really_there(engine: &Engine, group: &Group<'_>, first: usize) -> u16 {
+    let resident = |bit: &usize| group.state(first + bit) == State::Resident;
+    let taken = (0..BLOCK_PAGES).filter(resident).fold(0, |mask, bit| mask | 1 << bit);
+    let there = present(engine, engine.pages.addr(first), BLOCK_PAGES);
+    for bit in bits(taken & !there) {
+        group.set(first + bit, State::None);
+    }
+    taken & there
 }
 
 /// Without UFFDIO_MOVE: writes to the run wait while it is copied, and find the pages gone. Returns the pages (bits)
@@ -315,26 +352,22 @@ fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<u16
     if sys::discard(addr, count * PAGE).is_ok() {
         return Ok(u16::MAX >> (BLOCK_PAGES - count));
     }
-    let mut dropped = 0;
-    for bit in 0..count {
-        if present(engine, page + bit) {
-            let _ = sys::discard(to + bit * PAGE, PAGE);
-        } else {
-            dropped |= 1 << bit;
-        }
+    let kept = present(engine, addr, count);
+    for bit in bits(kept) {
+        let _ = sys::discard(to + bit * PAGE, PAGE);
     }
-    Ok(dropped)
+    Ok(!kept & (u16::MAX >> (BLOCK_PAGES - count)))
 }
 
-/// Whether the page is in the page tables; the group is locked. Touching a missing one would wait for a fault that the
-/// lock keeps from being resolved.
-fn present(engine: &Engine, page: usize) -> bool {
-    let mut entry = [0u8; 8];
-    let number = engine.pages.addr(page) / PAGE;
-    match rustix::io::pread(&engine.pagemap, &mut entry, (number * 8) as u64) {
-        Ok(8) => u64::from_ne_bytes(entry) >> 63 != 0,
-        _ => engine.die("a page was lost: /proc/self/pagemap cannot be read"),
+/// Which of up to 16 pages have contents: in the page tables, or in a swap device of the system.
+fn present(engine: &Engine, addr: usize, count: usize) -> u16 {
+    let mut entries = [0u8; BLOCK_PAGES * 8];
+    let entries = &mut entries[..count * 8];
+    if rustix::io::pread(&engine.pagemap, &mut *entries, (addr / PAGE * 8) as u64) != Ok(count * 8) {
+        engine.die("a page was lost: /proc/self/pagemap cannot be read");
     }
+    let entries = entries.as_chunks::<8>().0.iter().map(|entry| u64::from_ne_bytes(*entry));
+    entries.enumerate().filter(|(_, entry)| entry >> 62 != 0).fold(0, |mask, (bit, _)| mask | 1 << bit)
 }
 
 /// Ends the eviction of a block that gave nothing; its group is locked.

@@ -40,7 +40,7 @@ pub(crate) fn start(engine: &Arc<Engine>, host: &dyn Host) -> Result<(), Errno> 
 
 fn handler(engine: &Engine) -> Handler {
     const { assert!(EVICTOR_BLOCKS + HANDLER_BLOCKS <= STAGING_BLOCKS) };
-    Handler::new(engine, Evictor::new(engine, EVICTOR_BLOCKS..EVICTOR_BLOCKS + HANDLER_BLOCKS))
+    Handler::new(engine, Evictor::of_handler(engine, EVICTOR_BLOCKS..EVICTOR_BLOCKS + HANDLER_BLOCKS))
 }
 
 fn spawn(host: &dyn Host, name: &'static str, engine: &Arc<Engine>, body: fn(&Engine)) -> Result<(), Errno> {
