@@ -2,9 +2,11 @@
 
 mod bench;
 mod failure;
+mod live;
 mod names;
 mod run;
 mod size;
+mod top;
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 use failure::Failure;
@@ -21,6 +23,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Options),
+    Top(top::Options),
     #[command(subcommand)]
     Bench(bench::Command),
 }
@@ -28,6 +31,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::try_parse() {
         Ok(Cli { command: Command::Run(options) }) => run::run(&options),
+        Ok(Cli { command: Command::Top(options) }) => top::run(&options),
         Ok(Cli { command: Command::Bench(command) }) => bench::run(&command),
         Err(error) => asked_or_wrong(&error),
     };

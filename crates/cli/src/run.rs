@@ -10,14 +10,16 @@
 
 mod access;
 mod child;
+mod metrics;
 mod options;
 mod program;
-mod stats;
+pub mod stats;
 mod swap;
 
 pub use options::Options;
 
 use crate::failure::{Failure, say};
+use metrics::Metrics;
 use options::Settings;
 use ramfold_pager::segment::Segment;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -26,6 +28,7 @@ use stats::Stats;
 use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The library that build.rs built.
@@ -50,6 +53,8 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let mut stats = Stats::open(options.stats.as_deref())?;
     let signals = child::Signals::block();
     let run = Run::prepare(&settings)?;
+    let metrics = options.metrics.as_ref();
+    let metrics = metrics.map(|address| Metrics::serve(address, Arc::clone(&run.segment))).transpose()?;
 
     let started = Instant::now();
     let mut child = child::Child::spawn(&options.command, &run.environment(), &signals)?;
@@ -61,6 +66,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
         told = run.tell_deaths(told, program);
     });
     run.tell_deaths(told, program);
+    drop(metrics);
     stats.report(&run.segment, started.elapsed())?;
     Ok(ExitCode::from(if run.was_killed(program) { KILLED } else { status }))
 }
@@ -78,7 +84,7 @@ fn refuse_nesting() -> Result<(), Failure> {
 /// What the processes of the run reach through this one.
 struct Run {
     library: OwnedFd,
-    segment: Segment,
+    segment: Arc<Segment>,
     segment_fd: OwnedFd,
     swap: Option<OwnedFd>,
     settings: String,
@@ -102,7 +108,7 @@ impl Run {
             .map_err(|e| failed("the system gives no random numbers", &e))?;
         let (segment_fd, segment) = Segment::create(settings.limit, settings.swap_size(), key)
             .map_err(|e| failed("the run's shared memory cannot be made", &e))?;
-        Ok(Self { library, segment, segment_fd, swap, settings: settings.to_string() })
+        Ok(Self { library, segment: Arc::new(segment), segment_fd, swap, settings: settings.to_string() })
     }
 
     /// The variables that make a program a managed one.

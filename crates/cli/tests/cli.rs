@@ -34,7 +34,9 @@ fn wrong_usage_is_one_line_and_status_2() {
         (&["run", "-m", "64M", "--accept-threshold-percent", "101", "--", "true"], "101"),
         (&["run", "-m", "64M", "--swap", "none", "--swap-size", "1G", "--", "true"], "--swap-size"),
         (&["run", "-m", "64M", "--frobnicate", "--", "true"], "--frobnicate"),
+        (&["run", "-m", "64M", "--metrics", "9100", "--", "true"], "127.0.0.1:9100"),
         (&["bench", "pages"], "FILE"),
+        (&["top", "--interval", "0"], "\"0\" is no time"),
         (&["conquer"], "conquer"),
         (&[], "command is missing"),
     ] {
@@ -47,7 +49,7 @@ fn wrong_usage_is_one_line_and_status_2() {
 
 #[test]
 fn help_shows_an_example() {
-    for arguments in [&["run", "--help"][..], &["bench", "pages", "--help"]] {
+    for arguments in [&["run", "--help"][..], &["bench", "pages", "--help"], &["top", "--help"]] {
         let outcome = ramfold(arguments);
         assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
         assert!(outcome.stdout.contains("Example: ramfold "), "{}", outcome.stdout);

@@ -78,7 +78,7 @@ impl Handler {
             for fault in messages[..count].iter().filter_map(Message::fault) {
                 self.follow(engine, fault.tid);
                 self.serve(engine, fault);
-                engine.usage.segment().record_fault_ns(sys::now_ns() - start);
+                engine.usage.segment().record_fault_ns(engine.usage.slot(), sys::now_ns() - start);
             }
         }
         // Who rings now finds nobody here, and must not wait.

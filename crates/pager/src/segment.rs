@@ -21,12 +21,16 @@
 
 mod counters;
 mod extents;
+mod latency;
 mod slots;
 
 pub use counters::{Counter, Gauge};
 pub use extents::EXTENT_SIZE;
+pub use latency::FaultTimes;
+pub use slots::Process;
 
-use counters::{BUCKETS, COUNTERS, GAUGES};
+use counters::{COUNTERS, GAUGES};
+use latency::Latency;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -70,8 +74,8 @@ struct Header {
     /// Slots at and above this index were never used.
     slots_used: AtomicU32,
     counters: [AtomicU64; COUNTERS],
-    fault_max_ns: AtomicU64,
-    fault_buckets: [AtomicU64; BUCKETS],
+    /// Faults of processes that have ended.
+    past_faults: Latency,
     deaths_begun: AtomicU32,
     deaths: [DeathRecord; MAX_DEATHS],
 }
@@ -142,7 +146,8 @@ impl From<rustix::io::Errno> for OpenError {
 }
 
 const SLOTS_AT: usize = size_of::<Header>();
-const REFS_AT: usize = SLOTS_AT + MAX_PROCESSES * size_of::<Slot>();
+const FAULTS_AT: usize = SLOTS_AT + MAX_PROCESSES * size_of::<Slot>();
+const REFS_AT: usize = FAULTS_AT + MAX_PROCESSES * size_of::<Latency>();
 
 /// Words of a slot's bitmap of extents.
 const fn words(extents: usize) -> usize {
@@ -222,12 +227,18 @@ impl Segment {
     }
 
     fn slots(&self) -> &[Slot] {
-        // SAFETY: REFS_AT bytes are mapped, SLOTS_AT is a multiple of the header's alignment of 64.
+        // SAFETY: FAULTS_AT bytes are mapped, SLOTS_AT is a multiple of the header's alignment of 64.
         unsafe { std::slice::from_raw_parts(self.base.add(SLOTS_AT).cast().as_ptr(), MAX_PROCESSES) }
     }
 
     fn used_slots(&self) -> &[Slot] {
         &self.slots()[..self.header().slots_used.load(Ordering::Acquire) as usize]
+    }
+
+    /// By slot.
+    fn faults(&self) -> &[Latency] {
+        // SAFETY: REFS_AT bytes are mapped, FAULTS_AT is a multiple of 64.
+        unsafe { std::slice::from_raw_parts(self.base.add(FAULTS_AT).cast().as_ptr(), MAX_PROCESSES) }
     }
 
     fn refs(&self) -> &[AtomicU16] {

@@ -27,6 +27,8 @@ const THICKENER_PAGES: usize = 16;
 /// looks at the locale, which the program may have made with malloc). For the handler itself the caller stands in.
 /// They end when the engine stops.
 pub(crate) fn start(engine: &Arc<Engine>, host: &dyn Host) -> Result<(), Errno> {
+    // A child that was forked while its parent's handler had rung and not yet silenced the bell.
+    engine.staging.silence();
     spawn(host, "ramfold-fault", engine, |engine| {
         engine.staging.ring();
         engine.staging.silence();

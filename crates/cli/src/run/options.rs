@@ -1,5 +1,6 @@
 //! What `ramfold run` can be told, and how it is passed on to the preload library.
 
+use super::metrics::Address;
 use crate::failure::Failure;
 use crate::{names, size};
 use clap::ValueEnum;
@@ -70,6 +71,10 @@ pub struct Options {
     /// pool_total_size, stored_pages and the like) are those of the moment when the pool was largest
     #[arg(long, value_name = "FILE|-")]
     pub stats: Option<PathBuf>,
+
+    /// Serve the run's numbers for Prometheus while it lasts: 127.0.0.1:9100, or unix:PATH for a socket
+    #[arg(long, value_name = "ADDR:PORT|unix:PATH", value_parser = Address::parse)]
+    pub metrics: Option<Address>,
 
     /// Fail instead of running a program that cannot be managed (statically linked, setuid, 32-bit)
     #[arg(long)]

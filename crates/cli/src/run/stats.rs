@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::size;
-use ramfold_pager::segment::{Counter, Gauge, Segment};
+use ramfold_pager::segment::{Counter, FaultTimes, Gauge, Segment};
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::Write;
@@ -71,14 +71,14 @@ impl Stats {
             report.insert(counter.name().into(), segment.total(*counter).into());
         }
         report.insert("elapsed_s".into(), elapsed.as_secs_f64().into());
-        let fault_ns = json!({
-            "p50": segment.fault_quantile_ns(0.5),
-            "p99": segment.fault_quantile_ns(0.99),
-            "max": segment.fault_max_ns(),
-        });
-        report.insert("fault_ns".into(), fault_ns);
+        report.insert("fault_ns".into(), fault_ns(&segment.all_faults()));
         report
     }
+}
+
+/// The object that the command line promises.
+pub fn fault_ns(faults: &FaultTimes) -> Value {
+    json!({ "p50": faults.quantile_ns(0.5), "p99": faults.quantile_ns(0.99), "max": faults.max_ns() })
 }
 
 /// The lines that people look for first.

@@ -1,14 +1,10 @@
-//! What is counted: charges against the limit, gauges of each process, counters and fault latencies of all.
+//! What is counted: charges against the limit, gauges of each process, counters of all.
 //!
-//! Counters and latencies belong to the run, so a process that dies loses nothing. Gauges belong to a slot, so
-//! that what a dead process had can be taken off.
+//! Counters belong to the run, so a process that dies loses nothing. Gauges belong to a slot, so that what a dead
+//! process had can be taken off.
 
 use super::{Segment, Slot, SlotId};
 use std::sync::atomic::Ordering;
-
-/// Buckets in a power of two of the fault-latency histogram.
-const SUB_BUCKETS: usize = 8;
-pub(super) const BUCKETS: usize = 64 * SUB_BUCKETS;
 
 macro_rules! named {
     ($(#[$meta:meta])* $kind:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)+ }) => {
@@ -89,7 +85,9 @@ named! {
         Own = "own_bytes",
         /// Pages in the store.
         StoredPages = "stored_pages",
-        /// Their bytes before compression.
+        /// Pages in the swap file.
+        TierPages = "tier_pages",
+        /// Bytes of the pages in the store before compression.
         OrigDataSize = "orig_data_size",
         /// Their bytes after compression.
         ComprDataSize = "compr_data_size",
@@ -187,7 +185,7 @@ impl Segment {
     }
 }
 
-/// Counters and fault latencies.
+/// Counters.
 impl Segment {
     /// Counts.
     pub fn add(&self, counter: Counter, amount: u64) {
@@ -198,77 +196,5 @@ impl Segment {
     #[must_use]
     pub fn total(&self, counter: Counter) -> u64 {
         self.header().counters[counter as usize].load(Ordering::Relaxed)
-    }
-
-    /// Records how long a fault took to resolve, in nanoseconds. Does not count it.
-    pub fn record_fault_ns(&self, ns: u64) {
-        self.header().fault_buckets[bucket(ns)].fetch_add(1, Ordering::Relaxed);
-        self.header().fault_max_ns.fetch_max(ns, Ordering::Relaxed);
-    }
-
-    /// The longest fault, in nanoseconds.
-    #[must_use]
-    pub fn fault_max_ns(&self) -> u64 {
-        self.header().fault_max_ns.load(Ordering::Relaxed)
-    }
-
-    /// The time in nanoseconds within which the share `quantile` (0 to 1) of the faults was resolved, to an
-    /// eighth of its power of two. 0 if there were none.
-    #[must_use]
-    pub fn fault_quantile_ns(&self, quantile: f64) -> u64 {
-        let counts: Vec<u64> =
-            self.header().fault_buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
-        let total: u64 = counts.iter().sum();
-        let mut seen = 0;
-        for (index, count) in counts.iter().enumerate() {
-            seen += count;
-            if *count > 0 && seen as f64 >= quantile * total as f64 {
-                return bucket_end(index).min(self.fault_max_ns());
-            }
-        }
-        0
-    }
-}
-
-/// The bucket of a duration: eight to a power of two.
-fn bucket(ns: u64) -> usize {
-    let power = ns.max(SUB_BUCKETS as u64).ilog2();
-    let sub = usize::try_from(ns >> (power - SUB_BUCKETS.ilog2())).unwrap_or(0) % SUB_BUCKETS;
-    if ns < SUB_BUCKETS as u64 { sub } else { power as usize * SUB_BUCKETS + sub }
-}
-
-/// The largest duration in a bucket.
-fn bucket_end(index: usize) -> u64 {
-    if index < SUB_BUCKETS {
-        return index as u64;
-    }
-    let (power, sub) = (index / SUB_BUCKETS, index % SUB_BUCKETS);
-    let width = 1u128 << (power - SUB_BUCKETS.ilog2() as usize);
-    u64::try_from((1u128 << power) + (sub as u128 + 1) * width - 1).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::tests::segment;
-    use super::*;
-
-    #[test]
-    fn buckets_cover_every_duration() {
-        for ns in (0..70).map(|power| (1u128 << power) - 1).chain(0..3000) {
-            let ns = u64::try_from(ns).unwrap_or(u64::MAX);
-            let end = bucket_end(bucket(ns));
-            assert!(end >= ns && (end as f64) <= ns as f64 * 1.125 + 1.0, "{ns} ends at {end}");
-        }
-    }
-
-    #[test]
-    fn quantiles_come_from_what_was_recorded() {
-        let (_fd, segment) = segment(0);
-        assert_eq!(segment.fault_quantile_ns(0.5), 0);
-        for ns in 1..=1000 {
-            segment.record_fault_ns(ns);
-        }
-        assert!((500..=563).contains(&segment.fault_quantile_ns(0.5)));
-        assert_eq!((segment.fault_quantile_ns(1.0), segment.fault_max_ns()), (1000, 1000));
     }
 }

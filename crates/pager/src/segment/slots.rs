@@ -15,6 +15,15 @@ struct Identity {
     start_stack: u64,
 }
 
+/// A managed process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    /// As the `/proc` of the run numbers it.
+    pub pid: u32,
+    /// Where its gauges and faults are.
+    pub slot: SlotId,
+}
+
 /// The start time of a slot that waits for a forked child: no process started when the machine did.
 const PREPARED: u64 = 0;
 
@@ -184,7 +193,19 @@ impl Segment {
         for gauge in Gauge::ALL {
             self.publish(id, *gauge, 0);
         }
+        self.header().past_faults.take(&self.faults()[id.0]);
         slot.pid.store(0, Ordering::Release);
+    }
+
+    /// The processes that are managed now.
+    #[must_use]
+    pub fn processes(&self) -> Vec<Process> {
+        let numbered = self.used_slots().iter().enumerate();
+        let living = numbered.filter_map(|(index, slot)| {
+            let pid = slot.pid.load(Ordering::Acquire);
+            (pid != 0 && pid != BUSY && !slot.is_prepared()).then_some(Process { pid, slot: SlotId(index) })
+        });
+        living.collect()
     }
 
     /// Releases the slots of processes that ended or were replaced by `exec` without saying so. Returns how

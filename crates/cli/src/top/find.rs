@@ -1,0 +1,92 @@
+//! Which runs there are: a `ramfold run` holds its segment open under a name that nothing else has.
+
+use crate::failure::Failure;
+use std::fs;
+use std::path::Path;
+
+/// What /proc/PID/fd/N of a run's segment leads to.
+const SEGMENT: &str = "/memfd:ramfold-segment (deleted)";
+
+/// A `ramfold run`.
+#[derive(Debug)]
+pub struct Run {
+    /// Its process.
+    pub pid: u32,
+    /// Path of its segment.
+    pub segment: String,
+}
+
+impl Run {
+    fn of(pid: u32) -> Option<Self> {
+        let held = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+        let mut paths = held.flatten().map(|entry| entry.path());
+        let segment = paths.find(|path| leads_to_segment(path))?;
+        Some(Self { pid, segment: segment.to_str()?.to_owned() })
+    }
+
+    /// Whether it goes on.
+    pub fn lives(&self) -> bool {
+        leads_to_segment(Path::new(&self.segment))
+    }
+
+    /// The program and its arguments, as far as they are to be read, and as `most` characters allow.
+    pub fn command(&self, most: usize) -> String {
+        let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let words: Vec<String> = line
+            .split(|byte| *byte == 0)
+            .map(|word| String::from_utf8_lossy(word).chars().filter(|c| !c.is_control()).collect())
+            .collect();
+        let program = words.iter().position(|word| word == "--").map_or(0, |at| at + 1);
+        let command = words[program..].join(" ");
+        let command = command.trim_end();
+        match command.char_indices().nth(most) {
+            Some((cut, _)) => format!("{}...", &command[..cut]),
+            None => command.to_owned(),
+        }
+    }
+}
+
+fn leads_to_segment(path: &Path) -> bool {
+    fs::read_link(path).is_ok_and(|target| target.as_os_str() == SEGMENT)
+}
+
+/// The run that is asked for, or the only one there is.
+pub fn run(pid: Option<u32>) -> Result<Run, Failure> {
+    match pid {
+        Some(pid) => Run::of(pid).or_else(|| Run::of(run_above(pid)?)).ok_or_else(|| {
+            let what = if Path::new(&format!("/proc/{pid}")).exists() {
+                "is in no run of ramfold that this user may see"
+            } else {
+                "there is no such process"
+            };
+            Failure::failed(format!("top: {pid}: {what} (see ramfold top without PID)"))
+        }),
+        None => the_only_run(),
+    }
+}
+
+/// The run whose settings the process has in its environment.
+fn run_above(pid: u32) -> Option<u32> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let variables = environment.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
+    let settings = variables.filter_map(|variable| variable.strip_prefix("RAMFOLD_RUN=")).next()?;
+    let segment = settings.split(';').find_map(|setting| setting.strip_prefix("shm=/proc/"))?;
+    segment.split('/').next()?.parse().ok()
+}
+
+fn the_only_run() -> Result<Run, Failure> {
+    let processes = fs::read_dir("/proc").map_err(|error| Failure::failed(format!("top: /proc: {error}")))?;
+    let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut runs: Vec<Run> = numbers.filter_map(Run::of).collect();
+    match runs.len() {
+        0 => Err(Failure::failed(
+            "top: there is no run of ramfold that this user may see (start one with ramfold run)",
+        )),
+        1 => Ok(runs.remove(0)),
+        _ => {
+            let list: Vec<String> =
+                runs.iter().map(|run| format!("{} {}", run.pid, run.command(24))).collect();
+            Err(Failure::usage(format!("top: which run? (give its PID: {})", list.join("; "))))
+        }
+    }
+}
