@@ -46,7 +46,6 @@ pub(crate) struct Engine {
     pub(crate) tier: Option<Arc<FileTier>>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) staging: Staging,
-    pub(crate) evictor: Event,
     pub(crate) keeper: Event,
     pub(crate) thickener: Event,
     pub(crate) space: Arc<Mutex<Space>>,
@@ -67,8 +66,16 @@ pub(crate) struct Engine {
     pub(crate) evictions: AtomicU64,
     /// Evictions in a tick of the clock: a sixteenth of the pages that the limit holds.
     tick: u64,
-    queue: Mutex<VecDeque<u32>>,
+    queue: Mutex<VecDeque<Queued>>,
     books: Mutex<Books>,
+}
+
+/// A block that waits for eviction.
+#[derive(Debug, Clone, Copy)]
+struct Queued {
+    block: u32,
+    /// When it was put there: the run's clock, in blocks, as far as it fits.
+    time: u32,
 }
 
 /// What an engine is made of.
@@ -118,7 +125,6 @@ impl Engine {
             usage: parts.usage,
             gate: parts.gate,
             staging,
-            evictor: Event::default(),
             keeper: Event::default(),
             thickener: Event::default(),
             space: parts.space,
@@ -155,7 +161,6 @@ impl Engine {
             tier.after_fork(crate::extents::writer_id(&self.usage.account));
         }
         self.books().skip(&self.store.stats());
-        self.evictor.reset();
         self.keeper.reset();
         self.thickener.reset();
         self.uffd.register(self.staging.base, STAGING_BYTES)?;
@@ -165,7 +170,7 @@ impl Engine {
     /// Ends the threads.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.evictor.call();
+        self.evictor().call();
         self.keeper.call();
         self.thickener.call();
         self.staging.ring();
@@ -207,16 +212,55 @@ impl Engine {
     /// Puts a block that is marked as queued at the end of the queue.
     pub(crate) fn enqueue(&self, block: usize) {
         let block = u32::try_from(block).expect("the range has fewer than 2^32 blocks");
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(block);
+        let time = low32(self.usage.segment().clock() / BLOCK_PAGES as u64);
+        self.queue().push_back(Queued { block, time });
     }
 
     /// The block that was queued longest ago.
     pub(crate) fn dequeue(&self) -> Option<usize> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front().map(|block| block as usize)
+        self.queue().pop_front().map(|queued| queued.block as usize)
     }
 
     pub(crate) fn queued(&self) -> usize {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.queue().len()
+    }
+
+    /// Tells the other processes of the run how old the head of the queue is.
+    pub(crate) fn publish_oldest(&self) {
+        let head = self.queue().front().map(|queued| queued.time);
+        let (segment, slot) = (self.usage.segment(), self.usage.slot());
+        let now = segment.clock() / BLOCK_PAGES as u64;
+        let queued = |time: u32| (now - u64::from(low32(now).wrapping_sub(time))) * BLOCK_PAGES as u64;
+        segment.publish_oldest(slot, head.map(queued));
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<Queued>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the evictor waits for.
+    pub(crate) fn evictor(&self) -> &Event<true> {
+        self.usage.segment().evictor(self.usage.slot())
+    }
+
+    /// Bytes that other processes have asked this one to evict.
+    pub(crate) fn asked(&self) -> u64 {
+        self.usage.segment().asked(self.usage.slot())
+    }
+
+    /// So many pages were evicted, or None if no more can be.
+    pub(crate) fn answer(&self, pages: Option<usize>) {
+        self.usage.segment().answer(self.usage.slot(), pages.map(|pages| (pages * PAGE) as u64));
+    }
+
+    /// Asks a process of the run with older pages, if there is one, to make room.
+    pub(crate) fn ask_older(&self) -> bool {
+        /// A sixteenth of what the limit holds.
+        const MARGIN: u64 = 16;
+        /// Bytes: enough for a while.
+        const LEAST: u64 = 1 << 20;
+        let (segment, bytes) = (self.usage.segment(), self.over_low().max(LEAST));
+        segment.ask_older(self.usage.slot(), segment.limit() / PAGE as u64 / MARGIN, bytes)
     }
 
     /// Forgets a page's contents, wherever they are; the group is locked. The caller discards resident ones.
@@ -233,12 +277,13 @@ impl Engine {
     }
 
     /// Leaves to this process's pool what the pools of the run's other processes leave of the most that all may
-    /// have, but never less than a sixteenth of it.
+    /// have, but never less than its part if all had the same, or a sixteenth.
     pub(crate) fn share_pool(&self) {
         let segment = self.usage.segment();
         let mine = segment.gauge(self.usage.slot(), Gauge::Pool);
         let others = segment.gauge_sum(Gauge::Pool).saturating_sub(mine);
-        let share = self.max_pool.saturating_sub(others).max(self.max_pool / 16);
+        let equal = self.max_pool / (segment.living() as u64).max(16);
+        let share = self.max_pool.saturating_sub(others).max(equal);
         self.store.set_max_pool_bytes(share);
     }
 
@@ -269,6 +314,15 @@ impl Engine {
         let before = self.store.pool_bytes();
         self.store.shrink(scratch);
         self.store.pool_bytes() < before || !self.store.needs_shrink()
+    }
+
+    /// Writes back a part of the pool, though it is within its bound: there is nothing else to give. False if that is not
+    /// to be had.
+    pub(crate) fn squeeze(&self, scratch: &mut Scratch) -> bool {
+        let before = self.store.pool_bytes();
+        self.store.set_max_pool_bytes(before - before / 8);
+        self.store.shrink(scratch);
+        self.store.pool_bytes() < before
     }
 
     /// Ends the program: it would see wrong contents otherwise, or pass its limit.
@@ -371,4 +425,10 @@ pub(crate) fn open_own(path: &str) -> Result<OwnedFd, Errno> {
         opened => opened,
     };
     crate::fds::raise(opened?)
+}
+
+/// The low half.
+#[allow(clippy::cast_possible_truncation)] // what is asked for
+fn low32(value: u64) -> u32 {
+    value as u32
 }

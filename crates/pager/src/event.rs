@@ -9,15 +9,17 @@ const IDLE: u32 = 0;
 const WAITING: u32 = 1;
 const CALLED: u32 = 2;
 
-/// The call, and whether someone waits for it.
+/// The call, and whether someone waits for it; `SHARED` with other processes, or not.
 #[derive(Debug, Default)]
-pub(crate) struct Event(AtomicU32);
+pub(crate) struct Event<const SHARED: bool = false>(AtomicU32);
 
-impl Event {
+impl<const SHARED: bool> Event<SHARED> {
+    const FLAGS: futex::Flags = if SHARED { futex::Flags::empty() } else { futex::Flags::PRIVATE };
+
     /// Ends the present or the next `wait`.
     pub(crate) fn call(&self) {
         if self.0.load(Ordering::Relaxed) != CALLED && self.0.swap(CALLED, Ordering::Release) == WAITING {
-            let _ = futex::wake(&self.0, futex::Flags::PRIVATE, 1);
+            let _ = futex::wake(&self.0, Self::FLAGS, 1);
         }
     }
 
@@ -39,7 +41,7 @@ impl Event {
                 tv_sec: timeout.as_secs().cast_signed(),
                 tv_nsec: i64::from(timeout.subsec_nanos()),
             };
-            let _ = futex::wait(&self.0, futex::Flags::PRIVATE, WAITING, Some(&timeout));
+            let _ = futex::wait(&self.0, Self::FLAGS, WAITING, Some(&timeout));
         }
         self.0.store(IDLE, Ordering::Release);
     }

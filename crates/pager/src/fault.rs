@@ -117,7 +117,7 @@ impl Handler {
         drop(group);
         engine.count(Counter::Faults, 1);
         if engine.over_low() > 0 {
-            engine.evictor.call();
+            engine.evictor().call();
         }
     }
 
@@ -125,7 +125,7 @@ impl Handler {
     fn make_room(&mut self, engine: &Engine) {
         let (mut in_vain, mut waited) = (0, 0);
         while engine.over_high() > 0 {
-            engine.evictor.call();
+            engine.evictor().call();
             let evicted = self.reclaim.evict(engine, 1);
             engine.refresh_usage();
             if evicted.pages > 0 || (evicted.refused > 0 && engine.shrink(self.reclaim.scratch())) {
@@ -135,6 +135,10 @@ impl Handler {
             // Heat costs up to 15 passes over the queue before a page leaves.
             in_vain += evicted.looked_at.max(1);
             if in_vain > 16 * engine.queued() {
+                if engine.squeeze(self.reclaim.scratch()) {
+                    in_vain = 0;
+                    continue;
+                }
                 if waited == PATIENCE_MS || engine.usage.segment().living() < 2 {
                     engine.out_of_memory();
                 }

@@ -19,6 +19,7 @@
 //! - an extent whose last holder left is marked while its file space is given back, so nobody
 //!   can take and write it in between.
 
+mod balance;
 mod counters;
 mod extents;
 mod latency;
@@ -29,6 +30,7 @@ pub use extents::EXTENT_SIZE;
 pub use latency::FaultTimes;
 pub use slots::Process;
 
+use balance::Balance;
 use counters::{COUNTERS, GAUGES};
 use latency::Latency;
 use rustix::fd::{AsFd, OwnedFd};
@@ -69,8 +71,6 @@ struct Header {
     extent_hint: AtomicU64,
     /// Source of numbers that no two processes share (nonces).
     sequence: AtomicU64,
-    /// Raised whenever a process needs memory that others have; a futex word.
-    pressure: AtomicU32,
     /// Slots at and above this index were never used.
     slots_used: AtomicU32,
     counters: [AtomicU64; COUNTERS],
@@ -100,6 +100,7 @@ struct Slot {
     /// Which `/proc` that is (its device).
     view: AtomicU64,
     gauges: [AtomicU64; GAUGES],
+    balance: Balance,
 }
 
 /// The mapped segment. Dropping it unmaps it; slots are released by [`Segment::release`] or when reaped.
@@ -285,13 +286,6 @@ impl Segment {
     #[must_use]
     pub fn next_sequence(&self, count: u64) -> u64 {
         self.header().sequence.fetch_add(count, Ordering::Relaxed)
-    }
-
-    /// A word that changes whenever a process needs memory that others have: to be watched, or slept on with
-    /// a shared futex.
-    #[must_use]
-    pub fn pressure(&self) -> &AtomicU32 {
-        &self.header().pressure
     }
 }
 

@@ -18,6 +18,9 @@ const HANDLER_BLOCKS: usize = 2;
 
 /// How long the evictor stays awake when it has done its work: a fault or two.
 const AWAKE: Duration = Duration::from_micros(200);
+/// How often in turn, and how long, the evictor leaves it to a process with older pages to make room.
+const OTHERS_TURNS: u32 = 5;
+const OTHERS_TURN: Duration = Duration::from_micros(200);
 /// How nice the thickener is to others, as nice(1) counts.
 const THICKENER_NICE: i32 = 15;
 /// Pages that it tries in one go, inside the gate: less than a millisecond.
@@ -72,23 +75,31 @@ fn evict(engine: &Engine) {
         let pressed = {
             let _inside = engine.gate.enter();
             engine.refresh_usage();
-            engine.over_low() > 0
+            engine.publish_oldest();
+            engine.over_low() > 0 || engine.asked() > 0
         };
         if pressed && evict_until_low(engine, &mut evictor) {
             awake = AWAKE;
             continue;
         }
-        engine.evictor.wait_awake(awake, Duration::from_millis(if pressed { 5 } else { 50 }));
+        engine.evictor().wait_awake(awake, Duration::from_millis(if pressed { 5 } else { 50 }));
         awake = Duration::ZERO;
     }
 }
 
-/// Works until under the mark; false if nothing can be evicted now.
+/// Works until under the mark, and until others have what they asked for; false if nothing can be evicted now.
 fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
-    let mut in_vain = 0;
+    let (mut in_vain, mut left_to_others) = (0, 0);
     while !engine.stopping.load(Ordering::Relaxed) {
+        if left_to_others < OTHERS_TURNS && engine.asked() == 0 && engine.over_low() > 0 && engine.ask_older()
+        {
+            left_to_others += 1;
+            std::thread::sleep(OTHERS_TURN);
+            continue;
+        }
+        left_to_others = 0;
         let _inside = engine.gate.enter();
-        if engine.over_low() == 0 {
+        if engine.over_low() == 0 && engine.asked() == 0 {
             engine.exhausted.store(false, Ordering::Relaxed);
             return true;
         }
@@ -98,6 +109,8 @@ fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
         }
         let evicted = evictor.evict(engine, EVICTOR_BLOCKS);
         engine.refresh_usage();
+        engine.publish_oldest();
+        engine.answer(Some(evicted.pages));
         if evicted.pages > 0 || (evicted.refused > 0 && engine.shrink(evictor.scratch())) {
             in_vain = 0;
             engine.exhausted.store(false, Ordering::Relaxed);
@@ -105,7 +118,13 @@ fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
         }
         in_vain += evicted.looked_at.max(1);
         if in_vain > 16 * engine.queued() {
+            if engine.over_low() > 0 && engine.squeeze(evictor.scratch()) {
+                engine.refresh_usage();
+                in_vain = 0;
+                continue;
+            }
             engine.exhausted.store(evicted.refused > 0, Ordering::Relaxed);
+            engine.answer(None);
             return false;
         }
     }
@@ -130,7 +149,7 @@ fn keep(engine: &Engine) {
             engine.nearly_full.store(engine.is_nearly_full(), Ordering::Relaxed);
         }
         if engine.over_low() > 0 {
-            engine.evictor.call();
+            engine.evictor().call();
         }
         engine.keeper.wait(Duration::from_millis(20));
     }

@@ -117,6 +117,7 @@ impl Segment {
                 slot.start_time.store(owner.start_time, Ordering::Relaxed);
                 slot.start_stack.store(owner.start_stack, Ordering::Relaxed);
                 slot.view.store(view, Ordering::Relaxed);
+                slot.balance.reset();
                 // MAX_PROCESSES fits.
                 self.header()
                     .slots_used
@@ -262,6 +263,13 @@ mod tests {
         assert_eq!(segment.reap(&|extent| discarded.borrow_mut().push(extent)), 1);
         assert_eq!((segment.in_use(), segment.swap_used(), discarded.into_inner()), (1, 0, vec![extent]));
         assert_eq!(segment.living(), 1);
+    }
+
+    impl Segment {
+        /// A slot beside those that this process has already.
+        pub(in super::super) fn attach_another(&self) -> io::Result<SlotId> {
+            self.claim(Identity::own()?)
+        }
     }
 
     #[test]

@@ -1,0 +1,74 @@
+//! Many processes under one limit: it holds for their sum, and memory goes to those who use it.
+
+mod common;
+
+use common::{Program, Ramfold, Running, binary, compiled, need, run, within_limit};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+
+fn can_run() -> bool {
+    need::userfaultfd() && need::programs(&["cc", "bash"])
+}
+
+fn worker(directory: &Path) -> String {
+    compiled("worker", directory).to_str().unwrap().to_owned()
+}
+
+/// 450 MiB in 50 processes of 1 to 17 MiB, some asleep and some at work, come and go.
+#[test]
+fn the_limit_holds_for_fifty_processes() {
+    if !can_run() {
+        return;
+    }
+    let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+    let worker = worker(scratch.path());
+    let script = format!(
+        "for i in $(seq 50); do {worker} $((1 + i * 7 % 17)) $((i % 4)) $i < /dev/null & children+=($!); done
+         for child in ${{children[@]}}; do wait $child || exit 1; done"
+    );
+    let program = Program::new("fifty processes", &["bash", "-c", &script]);
+    for mode in ["move", "wp"] {
+        let ramfold = Ramfold::new(160 * MIB, &["--evict-mode", mode]);
+        let ended = run(&program, Some(&ramfold), &scratch.path().join(mode));
+        assert!(ended.status.success(), "{mode}: {} {}", ended.status, ended.stderr);
+        within_limit(mode, &ramfold, &ended);
+    }
+}
+
+/// What each worker has resident, the largest first.
+fn resident(run: u32) -> Vec<u64> {
+    let shown = Command::new(binary())
+        .args(["top", &run.to_string(), "--json", "--count", "1", "--interval", "0.1"])
+        .output()
+        .unwrap();
+    let Ok(look) = serde_json::from_slice::<Value>(&shown.stdout) else { return Vec::new() };
+    let workers = look["living"].as_array().unwrap().iter().filter(|process| process["command"] == "worker");
+    workers.map(|process| process["resident_bytes"].as_u64().unwrap()).collect()
+}
+
+/// One that sleeps has most of the limit; another one comes that needs most of it, and gets it.
+#[test]
+fn memory_goes_from_those_who_sleep_to_those_who_work() {
+    if !can_run() {
+        return;
+    }
+    let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+    let worker = worker(scratch.path());
+    let ramfold = Ramfold::new(96 * MIB, &[]);
+    let script = format!("{worker} 80 0 1 <&0 & sleep 1; {worker} 64 60 2");
+    let mut command = Program::new("two", &["bash", "-c", &script]).command(Some(&ramfold));
+    let running = Running::start(command.stdin(Stdio::piped()));
+    let started = Instant::now();
+    loop {
+        // The largest first: the one at work has nearly all of its memory.
+        let resident = resident(running.child.id());
+        if matches!(resident[..], [busy, idle] if busy > 60 * MIB && idle < 32 * MIB) {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_secs(50), "resident after 50 s: {resident:?}");
+    }
+}
