@@ -12,6 +12,8 @@ pub struct Sample {
     pub limit: u64,
     /// Bytes charged to the limit.
     pub in_use: u64,
+    /// Bytes of them that processes have which are not managed.
+    pub unmanaged: u64,
     /// The most that was ever charged.
     pub peak: u64,
     /// Bytes of the swap file that are taken.
@@ -54,6 +56,7 @@ impl Sample {
             taken: Instant::now(),
             limit: segment.limit(),
             in_use: segment.in_use(),
+            unmanaged: segment.unmanaged(),
             peak: segment.peak(),
             swap_used: segment.swap_used(),
             swap_limit: segment.swap_limit(),

@@ -15,6 +15,7 @@ mod options;
 mod program;
 pub mod stats;
 mod swap;
+mod unmanaged;
 
 pub use options::Options;
 
@@ -30,6 +31,7 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
+use unmanaged::Unmanaged;
 
 /// The library that build.rs built.
 static PRELOAD: &[u8] = include_bytes!(env!("RAMFOLD_PRELOAD"));
@@ -60,9 +62,11 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let mut child = child::Child::spawn(&options.command, &run.environment(), &signals)?;
     let program = child.pid();
     let mut told = 0;
+    let mut unmanaged = Unmanaged::default();
     let status = child.wait(&mut || {
         stats.sample(&run.segment);
         run.reap();
+        unmanaged.look(&run.segment, program);
         told = run.tell_deaths(told, program);
     });
     run.tell_deaths(told, program);

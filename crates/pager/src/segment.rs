@@ -62,7 +62,9 @@ struct Header {
     extents: AtomicU64,
     /// Key of the swap file's records, for this run only.
     key: [AtomicU64; 4],
-    /// Sum of the charged gauges over all slots, and its highest value.
+    /// Anonymous memory of the run's processes that have no slot.
+    unmanaged: AtomicU64,
+    /// Sum of the charged gauges over all slots and of `unmanaged`, and its highest value.
     in_use: AtomicU64,
     peak: AtomicU64,
     /// Extents whose count is not 0.

@@ -4,6 +4,7 @@ use crate::Host;
 use crate::engine::{Engine, STAGING_BLOCKS};
 use crate::evict::Evictor;
 use crate::fault::Handler;
+use crate::sys;
 use ramfold::{Stats, Sweep};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ const HANDLER_BLOCKS: usize = 2;
 
 /// How long the evictor stays awake when it has done its work: a fault or two.
 const AWAKE: Duration = Duration::from_micros(200);
+/// How long after a look at what a forked child still shares the next one comes, in multiples of what it takes.
+const REST: u64 = 50;
 /// How often in turn, and how long, the evictor leaves it to a process with older pages to make room.
 const OTHERS_TURNS: u32 = 5;
 const OTHERS_TURN: Duration = Duration::from_micros(200);
@@ -137,11 +140,17 @@ fn keep(engine: &Engine) {
     if let Err(errno) = engine.usage.follow_thread() {
         engine.die(&format!("the memory in use cannot be told ({errno})"));
     }
+    let mut next_look = 0;
     while !engine.stopping.load(Ordering::Acquire) {
         {
             let _inside = engine.gate.enter();
             if engine.store.needs_shrink() {
                 engine.shrink(&mut scratch);
+            }
+            let now = sys::now_ns();
+            if now >= next_look {
+                engine.usage.disinherit();
+                next_look = now + (sys::now_ns() - now) * REST;
             }
             engine.refresh_usage();
             engine.share_pool();

@@ -53,9 +53,10 @@ pub fn table(run: &Run, before: &Sample, now: &Sample) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "limit {}, in use {}, at most {}; swap file {} of {}",
+        "limit {}, in use {} ({} not managed), at most {}; swap file {} of {}",
         mib(now.limit),
         mib(now.in_use),
+        mib(now.unmanaged),
         mib(now.peak),
         mib(now.swap_used),
         mib(now.swap_limit)
@@ -99,6 +100,7 @@ pub fn json(run: &Run, before: &Sample, now: &Sample) -> String {
     enter("run", run.pid.into());
     enter("limit", now.limit.into());
     enter("in_use_bytes", now.in_use.into());
+    enter("unmanaged_bytes", now.unmanaged.into());
     enter("peak_bytes", now.peak.into());
     enter("swap_used_bytes", now.swap_used.into());
     enter("swap_limit_bytes", now.swap_limit.into());

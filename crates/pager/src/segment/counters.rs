@@ -165,6 +165,20 @@ impl Segment {
         }
     }
 
+    /// Enters the bytes that processes without a slot have; they are charged. For one who sees them all.
+    pub fn set_unmanaged(&self, bytes: u64) {
+        let old = self.header().unmanaged.swap(bytes, Ordering::Relaxed);
+        let change = bytes.wrapping_sub(old);
+        let now = self.header().in_use.fetch_add(change, Ordering::Relaxed).wrapping_add(change);
+        self.header().peak.fetch_max(now, Ordering::Relaxed);
+    }
+
+    /// What [`Segment::set_unmanaged`] entered last.
+    #[must_use]
+    pub fn unmanaged(&self) -> u64 {
+        self.header().unmanaged.load(Ordering::Relaxed)
+    }
+
     /// A gauge of one process.
     #[must_use]
     pub fn gauge(&self, slot: SlotId, gauge: Gauge) -> u64 {
