@@ -82,6 +82,12 @@ impl FileTier {
         Self { device, source, sealer: Sealer::new(&key), log, tables, ahead: ReadAhead::default() }
     }
 
+    /// Bytes of records that have not been discarded: what remains of [`Tier::used_bytes`] when all is cleaned.
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        self.tables().live()
+    }
+
     /// Waits for a running write and keeps others, reads too, from starting. To be held over a fork, so that the
     /// child does not inherit a lock of a thread that it does not have; dropped in both, in the child before
     /// [`Self::after_fork`].

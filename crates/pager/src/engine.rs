@@ -179,6 +179,9 @@ impl Engine {
     /// Enters the store's counters into the segment.
     pub(crate) fn publish_books(&self) {
         self.books().publish(&self.usage.account, &self.store.stats());
+        if let Some(tier) = &self.tier {
+            self.usage.segment().publish(self.usage.slot(), Gauge::SwapBytes, tier.live_bytes());
+        }
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -292,7 +295,9 @@ impl Engine {
     pub(crate) fn is_nearly_full(&self) -> bool {
         let segment = self.usage.segment();
         let pool = self.max_pool.saturating_sub(segment.gauge_sum(Gauge::Pool));
-        let swap = segment.swap_limit().saturating_sub(segment.swap_used());
+        // Once it has been filled, the log takes all extents, but what is dead in them can be had again.
+        let swap_used = segment.swap_used().min(segment.gauge_sum(Gauge::SwapBytes));
+        let swap = segment.swap_limit().saturating_sub(swap_used);
         let limit = segment.limit();
         // The log of the swap file needs some room to be cleaned.
         let margin = self.max_pool / 8 + segment.swap_limit() / 16 + 2 * crate::segment::EXTENT_SIZE;

@@ -126,7 +126,7 @@ fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
                 in_vain = 0;
                 continue;
             }
-            engine.exhausted.store(evicted.refused > 0, Ordering::Relaxed);
+            engine.exhausted.store(evicted.refused > 0 && engine.over_low() > 0, Ordering::Relaxed);
             engine.answer(None);
             return false;
         }

@@ -44,6 +44,7 @@ pub(super) struct Tables {
     slots: SlotTable,
     extents: BTreeMap<u32, Extent>,
     used: u64,
+    live: u64,
 }
 
 impl Tables {
@@ -130,6 +131,11 @@ impl Tables {
         self.used
     }
 
+    /// Bytes of records that slots point to.
+    pub(super) fn live(&self) -> u64 {
+        self.live
+    }
+
     /// Bytes of memory. An extent is counted with the usual filling of the tree's nodes.
     pub(super) fn meta_bytes(&self) -> usize {
         self.slots.meta_bytes() + self.extents.len() * 2 * size_of::<(u32, Extent)>()
@@ -138,10 +144,12 @@ impl Tables {
     fn grow(&mut self, location: Location) {
         let extent = self.extents.get_mut(&location.extent).expect("records lie in held extents");
         extent.live += footprint(location);
+        self.live += u64::from(footprint(location));
         debug_assert!(extent.live <= extent.end);
     }
 
     fn shrink(&mut self, location: Location) -> Option<u32> {
+        self.live -= u64::from(footprint(location));
         self.extents.get_mut(&location.extent).expect("records lie in held extents").live -=
             footprint(location);
         self.drop_if_dead(location.extent)
@@ -170,6 +178,7 @@ impl Tables {
             assert!(extent.live > 0 || extent.open, "extent {number} is dead");
         }
         assert!(live.is_empty(), "slots point to {live:?}");
+        assert_eq!(self.live, self.extents.values().map(|extent| u64::from(extent.live)).sum::<u64>());
         assert_eq!(self.used, self.extents.values().map(|extent| u64::from(extent.end)).sum::<u64>());
     }
 }

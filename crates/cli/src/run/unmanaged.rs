@@ -3,7 +3,7 @@
 //!
 //! They cannot be asked, so ramfold looks: from the program down all children, by /proc. The price is bounded to a
 //! hundredth of the time, by looking less often where there is much to look at. What is found is late by that, and a
-//! process whose parent has ended is found no more. What a forked child shares with its parent counts twice.
+//! process whose parent has ended is found no more.
 
 use ramfold_pager::segment::Segment;
 use rustix::fs::readlink;
@@ -33,24 +33,24 @@ impl Unmanaged {
         if start < self.next {
             return;
         }
+        let tree = tree(program);
         let managed: HashSet<u32> = segment.processes().iter().map(|process| process.pid).collect();
-        let others = tree(program).into_iter().filter(|pid| !managed.contains(pid) && numbered_here(*pid));
-        segment.set_unmanaged(others.map(anonymous).sum());
+        let others = tree.iter().filter(|(pid, _)| !managed.contains(pid) && numbered_here(*pid));
+        segment.set_unmanaged(others.map(|(pid, parent)| of_its_own(*pid, *parent)).sum());
         self.next = start + (start.elapsed() * REST).min(Duration::from_secs(5));
     }
 }
 
-/// A process and its descendants.
-fn tree(root: u32) -> Vec<u32> {
-    let mut tree = vec![root];
+/// A process and its descendants, each with its parent.
+fn tree(root: u32) -> Vec<(u32, u32)> {
+    let mut tree = vec![(root, 0)];
     let mut next = 0;
-    while let Some(pid) = tree.get(next) {
+    while let Some((pid, _)) = tree.get(next).copied() {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-        let children: Vec<u32> = lists
-            .flat_map(|list| list.split(' ').filter_map(|word| word.parse().ok()).collect::<Vec<_>>())
-            .collect();
-        tree.extend(children);
+        for list in lists {
+            tree.extend(list.split(' ').filter_map(|word| word.parse().ok()).map(|child| (child, pid)));
+        }
         next += 1;
     }
     tree
@@ -61,6 +61,22 @@ fn tree(root: u32) -> Vec<u32> {
 fn numbered_here(pid: u32) -> bool {
     let space = |of: &str| readlink(format!("/proc/{of}/ns/pid"), Vec::new()).ok();
     space(&pid.to_string()) == space("self")
+}
+
+/// Bytes of anonymous memory that the process has and its parent has not: before an exec it has the parent's, as a copy
+/// that shares all pages (fork) or as the very same (vfork).
+fn of_its_own(pid: u32, parent: u32) -> u64 {
+    let inherited = if image(pid) == image(parent) { anonymous(parent) } else { 0 };
+    anonymous(pid).saturating_sub(inherited)
+}
+
+/// What an exec changes: where the stack begins. 0 if that is not to be seen.
+fn image(pid: u32) -> u64 {
+    /// `startstack` of proc_pid_stat(5), counted from the field after the name.
+    const START_STACK: usize = 28 - 3;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    fields.split(' ').nth(START_STACK).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
 /// Bytes of anonymous memory that the process has resident; 0 if it has ended.
@@ -80,7 +96,10 @@ mod tests {
     fn a_child_that_is_not_managed_is_found_and_measured() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let found = tree(std::process::id());
-        assert!(found.contains(&std::process::id()) && found.contains(&child.id()), "{found:?}");
+        let me = std::process::id();
+        assert!(found.contains(&(me, 0)) && found.contains(&(child.id(), me)), "{found:?}");
+        assert!(image(me) != 0 && image(me) != image(child.id()), "the child has exec'd");
+        assert_eq!(of_its_own(me, me), 0);
         assert!(numbered_here(child.id()) && anonymous(std::process::id()) > 0);
         let (_fd, segment) = Segment::create(1 << 30, 0, [0; 32]).unwrap();
         let mut unmanaged = Unmanaged::default();

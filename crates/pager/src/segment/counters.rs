@@ -87,6 +87,8 @@ named! {
         StoredPages = "stored_pages",
         /// Pages in the swap file.
         TierPages = "tier_pages",
+        /// Bytes of their records there; a forked process has those of its parent too.
+        SwapBytes = "swap_bytes",
         /// Bytes of the pages in the store before compression.
         OrigDataSize = "orig_data_size",
         /// Their bytes after compression.
