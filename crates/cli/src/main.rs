@@ -1,10 +1,16 @@
 //! The `ramfold` command: parse, build options, run, report.
 
+mod advise;
 mod bench;
 mod failure;
+mod html;
+mod inspect;
 mod names;
+
+mod progress;
 mod run;
 mod size;
+mod survey;
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 use failure::Failure;
@@ -23,12 +29,16 @@ enum Command {
     Run(run::Options),
     #[command(subcommand)]
     Bench(bench::Command),
+    Inspect(inspect::Options),
+    Advise(advise::Options),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::try_parse() {
         Ok(Cli { command: Command::Run(options) }) => run::run(&options),
         Ok(Cli { command: Command::Bench(command) }) => bench::run(&command),
+        Ok(Cli { command: Command::Inspect(options) }) => inspect::run(&options),
+        Ok(Cli { command: Command::Advise(options) }) => advise::run(&options),
         Err(error) => asked_or_wrong(&error),
     };
     done.unwrap_or_else(|failure| failure.report())

@@ -1,16 +1,53 @@
 //! The store as it is measured: without a limit and without a tier, its pages under the numbers 0, 1, 2 ..
 
-use super::{Quantiles, Random, thread_time};
-use crate::failure::Failure;
+use crate::random::Random;
 use ramfold::codec::Codec;
 use ramfold::zpool::{self, ArenaOptions};
 use ramfold::{Config, Key, PAGE_SIZE, Page, PoolId, PoolKind, Scratch, Stats, Store};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Why the store could not be measured.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ShelfError {
+    /// a name that is none
+    #[error("{0}")]
+    Name(String),
+    /// the store did not take or give a page
+    #[error("a page could not be stored and loaded: {0}")]
+    Refused(String),
+}
+
+/// Durations in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Quantiles {
+    /// The median.
+    pub p50: f64,
+    /// 99 of 100 take no longer.
+    pub p99: f64,
+}
+
+impl Quantiles {
+    fn of(mut ns: Vec<u64>) -> Self {
+        ns.sort_unstable();
+        let at = |percent: usize| ns[(ns.len() - 1) * percent / 100] as f64 / 1000.0;
+        Self { p50: at(50), p99: at(99) }
+    }
+}
+
+/// Processor time of this thread.
+#[must_use]
+pub fn thread_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
 /// A store, and one thread's working memory for it.
+#[derive(Debug)]
 pub struct Shelf {
     store: Arc<Store>,
     pool: PoolId,
@@ -18,15 +55,22 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    pub fn new(compressor: &str, zpool: &str) -> Result<Self, Failure> {
+    /// With a compressor and a zpool by name.
+    ///
+    /// # Errors
+    /// [`ShelfError::Name`].
+    pub fn new(compressor: &str, zpool: &str) -> Result<Self, ShelfError> {
         let config = Config { compressor: compressor.into(), zpool: zpool.into(), ..unlimited() };
-        Ok(Self::over(Store::new(&config, None).map_err(|error| Failure::usage(error.to_string()))?))
+        Ok(Self::over(Store::new(&config, None).map_err(|error| ShelfError::Name(error.to_string()))?))
     }
 
     /// With a codec that has no name.
-    pub fn with_codec(codec: Arc<dyn Codec>, zpool: &str) -> Result<Self, Failure> {
+    ///
+    /// # Errors
+    /// [`ShelfError::Name`] of the zpool.
+    pub fn with_codec(codec: Arc<dyn Codec>, zpool: &str) -> Result<Self, ShelfError> {
         let zpool = zpool::by_name(zpool, &ArenaOptions::default())
-            .map_err(|error| Failure::usage(error.to_string()))?;
+            .map_err(|error| ShelfError::Name(error.to_string()))?;
         Ok(Self::over(Store::from_parts(&unlimited(), codec, zpool.into(), None)))
     }
 
@@ -36,21 +80,31 @@ impl Shelf {
     }
 
     /// The same store for another thread.
+    #[must_use]
     pub fn share(&self) -> Self {
         Self { store: Arc::clone(&self.store), pool: self.pool, scratch: self.store.scratch() }
     }
 
+    /// What the store holds.
+    #[must_use]
     pub fn stats(&self) -> Stats {
         self.store.stats()
     }
 
-    pub fn store_all(&mut self, pages: &[Page]) -> Result<(), Failure> {
+    /// Stores all pages.
+    ///
+    /// # Errors
+    /// [`ShelfError::Refused`].
+    pub fn store_all(&mut self, pages: &[Page]) -> Result<(), ShelfError> {
         pages.iter().enumerate().try_for_each(|(index, page)| self.put(index, page))
     }
 
     /// Stores the pages again where they were just invalidated. The invalidation is not timed: in a pager it
     /// belongs to the load before.
-    pub fn replace(&mut self, pages: &[Page], range: Range<usize>) -> Result<Duration, Failure> {
+    ///
+    /// # Errors
+    /// [`ShelfError::Refused`].
+    pub fn replace(&mut self, pages: &[Page], range: Range<usize>) -> Result<Duration, ShelfError> {
         for index in range.clone() {
             self.store.invalidate(self.key(index));
         }
@@ -61,7 +115,11 @@ impl Shelf {
         Ok(thread_time() - started)
     }
 
-    pub fn load(&mut self, range: Range<usize>) -> Result<Duration, Failure> {
+    /// Loads the pages, in processor time of this thread.
+    ///
+    /// # Errors
+    /// [`ShelfError::Refused`].
+    pub fn load(&mut self, range: Range<usize>) -> Result<Duration, ShelfError> {
         let mut page = [0; PAGE_SIZE];
         let started = thread_time();
         for index in range {
@@ -72,16 +130,19 @@ impl Shelf {
     }
 
     /// Each of `count` stores and loads on its own, in an order without pattern.
-    pub fn latencies(&mut self, pages: &[Page], count: usize) -> Result<(Quantiles, Quantiles), Failure> {
-        let mut random = Random(1);
+    ///
+    /// # Errors
+    /// [`ShelfError::Refused`].
+    pub fn latencies(&mut self, pages: &[Page], count: usize) -> Result<(Quantiles, Quantiles), ShelfError> {
+        let mut random = Random::new(1);
         let (mut stores, mut loads, mut page) = (Vec::new(), Vec::new(), [0; PAGE_SIZE]);
         for _ in 0..count {
-            let index = random.below(pages.len());
+            let index = random.index(pages.len());
             self.store.invalidate(self.key(index));
             let started = Instant::now();
             self.put(index, &pages[index])?;
             stores.push(nanoseconds(started.elapsed()));
-            let other = random.below(pages.len());
+            let other = random.index(pages.len());
             let started = Instant::now();
             self.get(other, &mut page)?;
             loads.push(nanoseconds(started.elapsed()));
@@ -89,11 +150,15 @@ impl Shelf {
         Ok((Quantiles::of(stores), Quantiles::of(loads)))
     }
 
-    pub fn put(&mut self, index: usize, page: &Page) -> Result<(), Failure> {
+    /// Stores a page under a number.
+    ///
+    /// # Errors
+    /// [`ShelfError::Refused`].
+    pub fn put(&mut self, index: usize, page: &Page) -> Result<(), ShelfError> {
         self.store.store(self.key(index), page, &mut self.scratch).map_err(refused)
     }
 
-    fn get(&mut self, index: usize, page: &mut Page) -> Result<(), Failure> {
+    fn get(&mut self, index: usize, page: &mut Page) -> Result<(), ShelfError> {
         self.store.load(self.key(index), page, &mut self.scratch).map_err(refused)
     }
 
@@ -106,8 +171,8 @@ fn unlimited() -> Config {
     Config { max_pool_bytes: u64::MAX, ..Config::default() }
 }
 
-fn refused(error: impl std::fmt::Display) -> Failure {
-    Failure::failed(format!("bench pages: {error}"))
+fn refused(error: impl std::fmt::Display) -> ShelfError {
+    ShelfError::Refused(error.to_string())
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
