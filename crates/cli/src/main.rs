@@ -8,6 +8,7 @@ mod inspect;
 mod names;
 
 mod progress;
+mod replay;
 mod run;
 mod size;
 mod survey;
@@ -31,6 +32,7 @@ enum Command {
     Bench(bench::Command),
     Inspect(inspect::Options),
     Advise(advise::Options),
+    Replay(replay::Options),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Bench(command) }) => bench::run(&command),
         Ok(Cli { command: Command::Inspect(options) }) => inspect::run(&options),
         Ok(Cli { command: Command::Advise(options) }) => advise::run(&options),
+        Ok(Cli { command: Command::Replay(options) }) => replay::run(&options),
         Err(error) => asked_or_wrong(&error),
     };
     done.unwrap_or_else(|failure| failure.report())

@@ -11,8 +11,9 @@
 
 use crate::look::{Look, MEASURED, Sampled};
 use crate::shelf::{Quantiles, Shelf, ShelfError};
+use crate::standin::{self, Standin};
 use crate::statistics::Estimate;
-use ramfold::codec::{self, Codec, CompressError, DecompressError, Scratch};
+use ramfold::codec;
 use ramfold::{PAGE_SIZE, Page};
 use serde::Serialize;
 use std::ops::Range;
@@ -151,7 +152,7 @@ pub fn pool_bytes(sizes: &[u16], objects: f64, zpool: &str) -> Result<f64, Shelf
     if sizes.is_empty() {
         return Ok(0.0);
     }
-    let mut shelf = Shelf::with_codec(Arc::new(Sized(sizes.to_vec())), zpool)?;
+    let mut shelf = Shelf::with_codec(Arc::new(Standin), zpool)?;
     // Small samples are repeated more often, so that both fillings are of the size of a real pool.
     let times = (MEASURED / sizes.len()).max(1);
     let (some, all) = (2 * times * sizes.len(), 4 * times * sizes.len());
@@ -159,19 +160,20 @@ pub fn pool_bytes(sizes: &[u16], objects: f64, zpool: &str) -> Result<f64, Shelf
         // A count below `all`. Fewer than there are sizes are taken at even distances.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let count = objects.round() as usize;
-        let size = |n: usize| if count < sizes.len() { n * sizes.len() / count } else { n % sizes.len() };
+        let size =
+            |n: usize| sizes[if count < sizes.len() { n * sizes.len() / count } else { n % sizes.len() }];
         return fill(&mut shelf, 0..count, size);
     }
-    let half = fill(&mut shelf, 0..some, |n| n % sizes.len())?;
-    let full = fill(&mut shelf, some..all, |n| n % sizes.len())?;
+    let half = fill(&mut shelf, 0..some, |n| sizes[n % sizes.len()])?;
+    let full = fill(&mut shelf, some..all, |n| sizes[n % sizes.len()])?;
     let slope = (full - half) / (all - some) as f64;
     Ok(full + slope * (objects - all as f64))
 }
 
 /// Stores objects of these numbers, each with the size that `size` chooses; returns what the pool then holds.
-fn fill(shelf: &mut Shelf, numbers: Range<usize>, size: impl Fn(usize) -> usize) -> Result<f64, ShelfError> {
+fn fill(shelf: &mut Shelf, numbers: Range<usize>, size: impl Fn(usize) -> u16) -> Result<f64, ShelfError> {
     for number in numbers {
-        shelf.put(number, &numbered(size(number), number))?;
+        shelf.put(number, &standin::page(size(number), number as u64))?;
     }
     Ok(shelf.stats().pool_total_size as f64)
 }
@@ -188,48 +190,6 @@ fn times(sample: &[Sampled], compressor: &str, zpool: &str) -> Result<(Quantiles
     shelf.latencies(&pages, pages.len())
 }
 
-/// A page that stands for an object: which size it has, and a number that makes it unlike all others.
-fn numbered(size: usize, number: usize) -> Page {
-    let mut page = [0; PAGE_SIZE];
-    page[..8].copy_from_slice(&(size as u64).to_ne_bytes());
-    page[8..16].copy_from_slice(&(number as u64 + 1).to_ne_bytes());
-    page[PAGE_SIZE - 1] = 1;
-    page
-}
-
-/// Makes of the page that stands for an object so many bytes, which begin with its number.
-#[derive(Debug)]
-struct Sized(Vec<u16>);
-
-impl Codec for Sized {
-    fn name(&self) -> &'static str {
-        "sized"
-    }
-
-    fn level(&self) -> Option<i32> {
-        None
-    }
-
-    fn scratch(&self) -> Scratch {
-        Box::new(())
-    }
-
-    fn compress(&self, _: &mut Scratch, page: &Page, out: &mut [u8]) -> Result<usize, CompressError> {
-        let (size, rest) = page.split_first_chunk::<8>().ok_or(CompressError::Failed)?;
-        let size = usize::try_from(u64::from_ne_bytes(*size)).map_err(|_| CompressError::Failed)?;
-        let len = usize::from(self.0[size]);
-        let out = out.get_mut(..len).ok_or(CompressError::TooPoor)?;
-        out.fill(0);
-        let number = len.min(8);
-        out[..number].copy_from_slice(&rest[..number]);
-        Ok(len)
-    }
-
-    fn decompress(&self, _: &mut Scratch, _: &[u8], _: &mut Page) -> Result<(), DecompressError> {
-        Err(DecompressError)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,8 +198,8 @@ mod tests {
     fn a_pool_is_extrapolated_as_it_grows() {
         let sizes: Vec<u16> = (0..512u16).map(|n| 40 + n * 7).collect();
         let exact = |zpool: &str, count: usize| {
-            let mut shelf = Shelf::with_codec(Arc::new(Sized(sizes.clone())), zpool).unwrap();
-            (0..count).for_each(|n| shelf.put(n, &numbered(n % sizes.len(), n)).unwrap());
+            let mut shelf = Shelf::with_codec(Arc::new(Standin), zpool).unwrap();
+            (0..count).for_each(|n| shelf.put(n, &standin::page(sizes[n % sizes.len()], n as u64)).unwrap());
             shelf.stats().pool_total_size as f64
         };
         for zpool in ramfold::zpool::NAMES {

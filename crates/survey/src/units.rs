@@ -213,18 +213,19 @@ mod tests {
     use super::*;
     use crate::look::{look, tests::file};
     use crate::population::Target;
+    use crate::random::mix;
 
-    /// Pages that resemble their neighbours: the same words in another order.
-    fn alike(count: u32) -> Vec<Page> {
-        let page = |number: u32| {
+    /// Pages of which one half is like that of all others, and the other random.
+    fn alike(count: u64) -> Vec<Page> {
+        let word = |seed: u64, at: usize| mix(seed << 32 | at as u64).to_le_bytes();
+        let page = |number: u64| {
             let mut page = [0; PAGE_SIZE];
-            for (at, word) in page.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                let name = ((at as u64 * 2_654_435_761) ^ (u64::from(number) * 40_503)) % 1000;
-                word.copy_from_slice(format!("{name:>10} name:").as_bytes());
+            for (at, bytes) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                *bytes = word(if at < 256 { 0 } else { number }, at);
             }
             page
         };
-        (0..count).map(page).collect()
+        (1..=count).map(page).collect()
     }
 
     #[test]
