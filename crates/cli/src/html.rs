@@ -81,7 +81,7 @@ h1 { font-size: 26px; margin: 0; } h2 { font-size: 17px; margin: 0 0 12px; }
 section { margin-top: 16px; } .caption { color: var(--soft); font-size: 13px; margin: 12px 0 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
-th, td { padding: 4px 10px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th, td { padding: 4px 7px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th { color: var(--soft); font-weight: 600; } th:first-child, td:first-child { text-align: left; }
 svg { width: 100%; height: auto; display: block; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 svg text.soft { fill: var(--soft); } svg .grid { stroke: var(--line); stroke-width: 1; }

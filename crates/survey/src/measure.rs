@@ -3,8 +3,8 @@
 //! A codec compresses every page of the sample once. The sizes go into a real [`Store`](ramfold::Store) over the real
 //! zpool, by a codec that only knows sizes; so rounding to size classes, pages that do not compress and the zpool's
 //! own needs are not modelled, they happen. A pool has costs that do not grow with it (a zspage begun in each size
-//! class), which would be scaled along with a small sample: it is therefore filled with twice and with four times the
-//! sample, and the whole is extrapolated from the slope between the two. Sharing duplicates needs no pool of its own:
+//! class), which would be scaled along with a small sample: it is therefore filled with the sample once and twice, and
+//! the whole is extrapolated from the slope between the two. Sharing duplicates needs no pool of its own:
 //! a content that c pages have weighs 1/c.
 //!
 //! Times are those of the store itself on this machine, one page at a time in an order without pattern.
@@ -155,7 +155,7 @@ pub fn pool_bytes(sizes: &[u16], objects: f64, zpool: &str) -> Result<f64, Shelf
     let mut shelf = Shelf::with_codec(Arc::new(Standin), zpool)?;
     // Small samples are repeated more often, so that both fillings are of the size of a real pool.
     let times = (MEASURED / sizes.len()).max(1);
-    let (some, all) = (2 * times * sizes.len(), 4 * times * sizes.len());
+    let (some, all) = (times * sizes.len(), 2 * times * sizes.len());
     if objects <= all as f64 {
         // A count below `all`. Fewer than there are sizes are taken at even distances.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]

@@ -94,6 +94,7 @@ pub fn lines(lines: &[Line], x: &Axis<'_>, y: &Axis<'_>, dots: bool) -> String {
         text(&mut svg, across, top + height + 18.0, "middle", "soft", &(x.show)(x.most * part));
     }
     text(&mut svg, left + width / 2.0, top + height + 40.0, "middle", "soft", x.name);
+    text(&mut svg, left + width, 15.0, "end", "soft", y.name);
     let mut legend = left;
     for (index, line) in lines.iter().enumerate() {
         let colour = format!("var(--c{})", index % COLOURS);

@@ -27,10 +27,10 @@ pub fn html(survey: &Survey) -> String {
         &format!("All pages in a compressed pool of pages of 4 KiB, equal pages sharing their memory; ± {error:.1} %."),
     );
     page.figure(
-        "At which cost",
+        "How small at which cost",
         &costs(survey),
-        "Left is quicker to load, up is smaller. A larger unit is smaller, and all of it is decompressed for one page. \
-         Units of 16 and 64 KiB are a forecast.",
+        "Left is quicker to load, down is smaller. A larger unit is smaller, and all of it is decompressed for one \
+         page. Units of 16 and 64 KiB are a forecast.",
     );
     page.figure(
         "How far pages compress",
@@ -89,7 +89,7 @@ fn costs(survey: &Survey) -> String {
     let zpool = survey.rows.iter().find(|row| row.zpool == "zsmalloc").or(survey.rows.first());
     let zpool = zpool.map_or("", |row| row.zpool.as_str());
     let rows = || survey.rows.iter().filter(|row| row.zpool == zpool);
-    let point = |row: &Row| (row.load_us, row.saved(survey.memory()).max(0.0) * 100.0);
+    let point = |row: &Row| (row.load_us, (1.0 - row.saved(survey.memory())) * 100.0);
     let line = |name: &str| Line {
         name: name.to_owned(),
         points: rows().filter(|row| row.compressor == name).map(point).collect(),
@@ -101,7 +101,8 @@ fn costs(survey: &Survey) -> String {
         most: slowest,
         show: |us| format!("{us:.0}"),
     };
-    let y = Axis { name: "saved", most: 100.0, show: |percent| format!("{percent:.0} %") };
+    let most = all.iter().flat_map(|line| &line.points).map(|point| point.1).fold(1.0, f64::max);
+    let y = Axis { name: "pool, as a share of the memory", most, show: |percent| format!("{percent:.0} %") };
     lines(&all, &x, &y, true)
 }
 
