@@ -60,8 +60,21 @@ impl Shelf {
     /// # Errors
     /// [`ShelfError::Name`].
     pub fn new(compressor: &str, zpool: &str) -> Result<Self, ShelfError> {
-        let config = Config { compressor: compressor.into(), zpool: zpool.into(), ..unlimited() };
-        Ok(Self::over(Store::new(&config, None).map_err(|error| ShelfError::Name(error.to_string()))?))
+        Self::with_config(&Config { compressor: compressor.into(), zpool: zpool.into(), ..Self::unlimited() })
+    }
+
+    /// With any settings; [`Shelf::unlimited`] has no limit.
+    ///
+    /// # Errors
+    /// [`ShelfError::Name`].
+    pub fn with_config(config: &Config) -> Result<Self, ShelfError> {
+        Ok(Self::over(Store::new(config, None).map_err(|error| ShelfError::Name(error.to_string()))?))
+    }
+
+    /// The settings of a shelf without a limit.
+    #[must_use]
+    pub fn unlimited() -> Config {
+        Config { max_pool_bytes: u64::MAX, ..Config::default() }
     }
 
     /// With a codec that has no name.
@@ -71,7 +84,7 @@ impl Shelf {
     pub fn with_codec(codec: Arc<dyn Codec>, zpool: &str) -> Result<Self, ShelfError> {
         let zpool = zpool::by_name(zpool, &ArenaOptions::default())
             .map_err(|error| ShelfError::Name(error.to_string()))?;
-        Ok(Self::over(Store::from_parts(&unlimited(), codec, zpool.into(), None)))
+        Ok(Self::over(Store::from_parts(&Self::unlimited(), codec, zpool.into(), None)))
     }
 
     fn over(store: Store) -> Self {
@@ -158,17 +171,22 @@ impl Shelf {
         self.store.store(self.key(index), page, &mut self.scratch).map_err(refused)
     }
 
-    fn get(&mut self, index: usize, page: &mut Page) -> Result<(), ShelfError> {
+    /// Loads the page of a number.
+    ///
+    /// # Errors
+    /// [`ShelfError::Refused`].
+    pub fn get(&mut self, index: usize, page: &mut Page) -> Result<(), ShelfError> {
         self.store.load(self.key(index), page, &mut self.scratch).map_err(refused)
+    }
+
+    /// Gives the page of a number up.
+    pub fn discard(&self, index: usize) {
+        self.store.invalidate(self.key(index));
     }
 
     fn key(&self, index: usize) -> Key {
         Key { pool: self.pool, object: 0, index: index as u64 }
     }
-}
-
-fn unlimited() -> Config {
-    Config { max_pool_bytes: u64::MAX, ..Config::default() }
 }
 
 fn refused(error: impl std::fmt::Display) -> ShelfError {
