@@ -40,8 +40,10 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Makes the survey.
+    /// Makes the survey, at the lowest priority: where processors are short, the programs looked at go first.
     pub fn make(plan: &Plan<'_>) -> Result<Self, Failure> {
+        // Lowering is always allowed; where it is refused, the survey is as good.
+        let _ = rustix::process::nice(19);
         progress("listing pages");
         let population = Population::open(plan.targets, plan.tree)?;
         if plan.watch.is_some() && population.sources().iter().all(|source| source.pid.is_none()) {

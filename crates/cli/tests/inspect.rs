@@ -225,11 +225,10 @@ fn use_is_seen_while_watching() {
     }
     let pid = counter.pid();
     let mut watching = command::command(&["inspect", "--json", "--watch", "2", "--compressor", "lz4", &pid]);
-    let watching = watching.stdout(Stdio::piped()).spawn().unwrap();
-    // Whenever the watching begins, the program is in use.
-    for _ in 0..60 {
-        std::thread::sleep(std::time::Duration::from_millis(50));
+    let mut watching = watching.stdout(Stdio::piped()).spawn().unwrap();
+    while watching.try_wait().unwrap().is_none() {
         counter.count();
+        std::thread::sleep(std::time::Duration::from_millis(50));
     }
     let output = watching.wait_with_output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
