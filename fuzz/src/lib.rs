@@ -64,6 +64,15 @@ fn page_of(seed: &[u8]) -> [u8; PAGE_SIZE] {
     })
 }
 
+/// Parses `data` after the first line of a trace. What is understood has to mean the same when it is written again.
+pub fn trace(data: &[u8]) {
+    use ramfold_survey::trace::{parse, text};
+    let _ = parse(data);
+    if let Ok(operations) = parse(&[b"ramfold-trace 1\n", data].concat()[..]) {
+        assert_eq!(parse(text(&operations).as_bytes()), Ok(operations));
+    }
+}
+
 /// Bytes of the file that the input decides on.
 const HURT: u64 = 2 * EXTENT_BYTES as u64;
 

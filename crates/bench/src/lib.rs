@@ -6,7 +6,8 @@ pub mod histogram;
 pub mod kernel_swap;
 pub mod measure;
 pub mod pages;
-pub mod random;
 pub mod redis;
 pub mod suite;
 pub mod touch;
+
+pub use ramfold_survey::random;

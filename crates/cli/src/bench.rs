@@ -5,10 +5,11 @@ mod measure;
 mod report;
 
 use crate::failure::Failure;
+use crate::progress::progress;
 use clap::Subcommand;
 use corpus::Corpus;
 use measure::{Bare, Row};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -88,12 +89,4 @@ pub fn run(command: &Command) -> Result<ExitCode, Failure> {
 
 fn chosen<'a>(asked: &'a [String], all: &'a [&'a str]) -> Vec<&'a str> {
     if asked.is_empty() { all.to_vec() } else { asked.iter().map(String::as_str).collect() }
-}
-
-/// One line on a terminal, written over by the next.
-fn progress(text: &str) {
-    let mut stderr = std::io::stderr();
-    if stderr.is_terminal() {
-        let _ = write!(stderr, "\r\x1b[K{text}");
-    }
 }

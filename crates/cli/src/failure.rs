@@ -1,5 +1,7 @@
 //! Failures of ramfold itself: one line on stderr and an exit status.
 
+use ramfold_survey::population::OpenError;
+use ramfold_survey::shelf::ShelfError;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -35,6 +37,21 @@ impl Failure {
     pub fn report(&self) -> ExitCode {
         say(&self.message);
         ExitCode::from(self.status)
+    }
+}
+
+impl From<ShelfError> for Failure {
+    fn from(error: ShelfError) -> Self {
+        match error {
+            ShelfError::Name(message) => Self::usage(message),
+            ShelfError::Refused(message) => Self::failed(message),
+        }
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        Self::failed(error.to_string())
     }
 }
 

@@ -1,11 +1,17 @@
 //! The `ramfold` command: parse, build options, run, report.
 
+mod advise;
 mod bench;
 mod failure;
+mod html;
+mod inspect;
 mod live;
 mod names;
+mod progress;
+mod replay;
 mod run;
 mod size;
+mod survey;
 mod top;
 
 use clap::{Parser, Subcommand, error::ErrorKind};
@@ -26,6 +32,9 @@ enum Command {
     Top(top::Options),
     #[command(subcommand)]
     Bench(bench::Command),
+    Inspect(inspect::Options),
+    Advise(advise::Options),
+    Replay(replay::Options),
 }
 
 fn main() -> ExitCode {
@@ -33,6 +42,9 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Run(options) }) => run::run(&options),
         Ok(Cli { command: Command::Top(options) }) => top::run(&options),
         Ok(Cli { command: Command::Bench(command) }) => bench::run(&command),
+        Ok(Cli { command: Command::Inspect(options) }) => inspect::run(&options),
+        Ok(Cli { command: Command::Advise(options) }) => advise::run(&options),
+        Ok(Cli { command: Command::Replay(options) }) => replay::run(&options),
         Err(error) => asked_or_wrong(&error),
     };
     done.unwrap_or_else(|failure| failure.report())

@@ -8,14 +8,12 @@
 
 mod ageing;
 mod bare;
-mod shelf;
 
 use super::corpus::Corpus;
 use crate::failure::Failure;
 pub use bare::Bare;
 use ramfold::PAGE_SIZE;
-use rustix::time::{ClockId, clock_gettime};
-use shelf::Shelf;
+use ramfold_survey::shelf::{Quantiles, Shelf, thread_time};
 use std::hint::black_box;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -47,21 +45,6 @@ pub struct Row {
     pub load_us: Quantiles,
     pub two_threads_x: f64,
     pub codec_two_threads_x: f64,
-}
-
-/// Durations in microseconds.
-#[derive(Debug, Clone, Copy, serde::Serialize)]
-pub struct Quantiles {
-    pub p50: f64,
-    pub p99: f64,
-}
-
-impl Quantiles {
-    fn of(mut ns: Vec<u64>) -> Self {
-        ns.sort_unstable();
-        let at = |percent: usize| ns[(ns.len() - 1) * percent / 100] as f64 / 1000.0;
-        Self { p50: at(50), p99: at(99) }
-    }
 }
 
 impl Row {
@@ -157,7 +140,11 @@ fn two_threads(
     let pages = &corpus.unique;
     let (mut other_shelf, mut other_bare) = (shelf.share(), bare.share());
     let store = |shelf: &mut Shelf, chunk: &Range<usize>| {
-        shelf.replace(pages, chunk.clone()).and_then(|_| shelf.load(chunk.clone())).map(drop)
+        shelf
+            .replace(pages, chunk.clone())
+            .and_then(|_| shelf.load(chunk.clone()))
+            .map(drop)
+            .map_err(Failure::from)
     };
     let pack = |bare: &mut Bare, chunk: &Range<usize>| {
         bare.compress(pages, chunk.clone());
@@ -194,12 +181,6 @@ fn speed_up<T: Send>(
     Ok(alone.as_secs_f64() / started.elapsed().as_secs_f64())
 }
 
-/// Processor time of this thread.
-fn thread_time() -> Duration {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
-}
-
 /// MB/s for so many pages.
 fn rate(pages: usize, time: Duration) -> f64 {
     (pages * PAGE_SIZE) as f64 / 1e6 / time.as_secs_f64()
@@ -212,16 +193,4 @@ fn ratios(a: &[f64], b: &[f64]) -> Vec<f64> {
 fn middle(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
-}
-
-/// Marsaglia's xorshift: the order only has to be without pattern, and the same in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % bound as u64).unwrap_or(0)
-    }
 }

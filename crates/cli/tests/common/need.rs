@@ -31,7 +31,7 @@ pub fn userfaultfd() -> bool {
 /// Whether this user is root.
 pub fn root() -> bool {
     // SAFETY: no arguments, cannot fail.
-    unsafe { libc::geteuid() == 0 || skip("only root makes memory cgroups") }
+    unsafe { libc::geteuid() == 0 || skip("only root may do what this test does") }
 }
 
 /// Says why, or fails under CI=true; always false.

@@ -3,11 +3,12 @@
 //! Only sizes matter for that, so the compressed bytes are those that the bare codec has already made.
 
 use super::bare::PackedPages;
-use super::shelf::Shelf;
-use super::{Bare, Corpus, Random};
+use super::{Bare, Corpus};
 use crate::failure::Failure;
 use ramfold::codec::{Codec, CompressError, DecompressError, Scratch};
 use ramfold::{PAGE_SIZE, Page};
+use ramfold_survey::random::Random;
+use ramfold_survey::shelf::Shelf;
 use std::sync::Arc;
 
 /// Rounds, the share of the pages replaced in each, and the rounds that are averaged.
@@ -20,7 +21,7 @@ const COUNTED: usize = 10;
 pub fn overhead(corpus: &Corpus, bare: &Bare, zpool: &str) -> Result<f64, Failure> {
     let pages = &corpus.unique;
     let mut shelf = Shelf::with_codec(Arc::new(Replay(Arc::clone(bare.packed()))), zpool)?;
-    let (mut random, stored) = (Random(2), pages.len() * 2 / 3);
+    let (mut random, stored) = (Random::new(2), pages.len() * 2 / 3);
     // `order[..stored]` are the pages that are stored, each under its place in the order.
     let mut order: Vec<usize> = (0..pages.len()).collect();
     for (place, page) in order[..stored].iter().enumerate() {
@@ -29,7 +30,7 @@ pub fn overhead(corpus: &Corpus, bare: &Bare, zpool: &str) -> Result<f64, Failur
     let mut overheads = Vec::new();
     for _ in 0..ROUNDS {
         for _ in 0..stored / SHARE {
-            let (out, r#in) = (random.below(stored), stored + random.below(pages.len() - stored));
+            let (out, r#in) = (random.index(stored), stored + random.index(pages.len() - stored));
             order.swap(out, r#in);
             shelf.put(out, &numbered(order[out]))?;
         }

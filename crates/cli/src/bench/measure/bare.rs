@@ -1,9 +1,9 @@
 //! The codec alone: what the store is measured against.
 
-use super::thread_time;
 use crate::failure::Failure;
 use ramfold::codec::{self, Codec};
 use ramfold::{PAGE_SIZE, Page};
+use ramfold_survey::shelf::thread_time;
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;

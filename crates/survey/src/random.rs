@@ -32,8 +32,12 @@ impl Random {
         u64::try_from(wide >> 64).expect("the upper half of a product of two words")
     }
 
+    /// Uniform in `0..bound`, for places in memory.
+    pub fn index(&mut self, bound: usize) -> usize {
+        usize::try_from(self.below(bound as u64)).expect("below a usize")
+    }
+
     /// Uniform in `[0, 1)`.
-    #[allow(clippy::cast_precision_loss)]
     pub fn unit(&mut self) -> f64 {
         (self.word() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -52,7 +56,6 @@ pub struct Zipf {
 impl Zipf {
     /// `theta` in `0.0..1.0`; YCSB's is 0.99.
     #[must_use]
-    #[allow(clippy::cast_precision_loss)]
     pub fn new(items: u64, theta: f64) -> Self {
         let zeta: f64 = (1..=items).map(|k| (k as f64).powf(-theta)).sum();
         let zeta_of_two = 1.0 + 2f64.powf(-theta);

@@ -1,0 +1,208 @@
+//! The measurements that the ideas of ramfold come from, made anew: `seeds ageing FILE`, `seeds sharing [PROCESSES]`.
+//!
+//! ageing: zbud, zsmalloc and xvmalloc as a half-full device grows old (Vitaly Wool, Embedded Linux Conference 2016). In
+//! each of 40 rounds a tenth of the pages moves to other random sectors and as many are read; what counts is how
+//! throughput, latency and density change. FILE has pages one after another (`collect-pages`).
+//!
+//! sharing: how many pages of many like processes are same-filled or duplicates, what sharing them saves, and what
+//! looking for them costs a store (Srividya Desireddy, zswap patches of 2016). The processes are Python programs with the
+//! same modules and different data: once as they are, once without random addresses and hashes (`setarch -R`), which
+//! otherwise make every page with a pointer another.
+
+use anyhow::{Context, Result, bail, ensure};
+use ramfold::{Config, PAGE_SIZE, Page};
+use ramfold_bench::histogram::Histogram;
+use ramfold_bench::random::Random;
+use ramfold_survey::look::look;
+use ramfold_survey::population::{Population, Target};
+use ramfold_survey::shelf::{Shelf, thread_time};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const ROUNDS: usize = 40;
+/// Rounds of the second measurement; the two settings take turns.
+const TURNS: usize = 5;
+
+const LIKE: &str = "
+import sys, json, re, decimal, random, email.message, http.client, unittest, xml.dom.minidom
+r = random.Random(int(sys.argv[1]))
+data = [{'id': i, 'name': 'customer %d' % r.randrange(10**6), 'score': r.random()} for i in range(8000)]
+table = [0] * 200000
+print('ready', flush=True); sys.stdin.read()
+";
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["ageing", file] => ageing(&read(&[Target::File(file.into())])?),
+        ["sharing"] => sharing(16),
+        ["sharing", count] => sharing(count.parse().context("PROCESSES is a number")?),
+        _ => bail!("usage: seeds ageing FILE | seeds sharing [PROCESSES]"),
+    }
+}
+
+/// All pages of the targets.
+fn read(targets: &[Target]) -> Result<Vec<Page>> {
+    let population = Population::open(targets, false)?;
+    let (mut pages, mut page) = (Vec::new(), [0; PAGE_SIZE]);
+    for rank in 0..population.pages() {
+        if population.read(population.at(rank), &mut page)? {
+            pages.push(page);
+        }
+    }
+    Ok(pages)
+}
+
+/// A device of twice as many sectors as there are pages: where each page lies, and the free sectors.
+struct Device {
+    shelf: Shelf,
+    sectors: Vec<usize>,
+    free: Vec<usize>,
+}
+
+/// What a round took; `time` is processor time.
+#[derive(Default)]
+struct Round {
+    time: Duration,
+    stores: Histogram,
+    loads: Histogram,
+}
+
+fn ageing(pages: &[Page]) -> Result<()> {
+    ensure!(pages.len() >= 1000, "too few pages to measure");
+    println!("{} pages on a device of twice the size, lz4, {ROUNDS} rounds", pages.len());
+    println!("zpool     round   pages/s   store us p50    p99   load us p50    p99   ratio");
+    for zpool in ["zbud", "zsmalloc", "xvmalloc"] {
+        let mut random = Random::new(1);
+        let mut device = Device::filled(pages, zpool)?;
+        for round in 1..=ROUNDS {
+            let seen = device.age(pages, &mut random)?;
+            if round == 1 || round % 10 == 0 {
+                print_round(zpool, round, &seen, &device.shelf);
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Device {
+    fn filled(pages: &[Page], zpool: &str) -> Result<Self> {
+        let config = Config { zpool: zpool.into(), duplicate_pages_enabled: false, ..Shelf::unlimited() };
+        let mut shelf = Shelf::with_config(&config)?;
+        shelf.store_all(pages)?;
+        let sectors = (0..pages.len()).collect();
+        Ok(Self { shelf, sectors, free: (pages.len()..2 * pages.len()).collect() })
+    }
+
+    /// A tenth of the pages moves to free sectors, and a tenth of the sectors in use is read.
+    fn age(&mut self, pages: &[Page], random: &mut Random) -> Result<Round> {
+        let (mut round, mut page) = (Round::default(), [0; PAGE_SIZE]);
+        let begun = thread_time();
+        for _ in 0..pages.len() / 10 {
+            let (moved, to) = (random.index(pages.len()), random.index(self.free.len()));
+            let started = Instant::now();
+            self.shelf.discard(self.sectors[moved]);
+            self.shelf.put(self.free[to], &pages[moved])?;
+            round.stores.add(nanoseconds(started.elapsed()));
+            std::mem::swap(&mut self.sectors[moved], &mut self.free[to]);
+            let other = random.index(pages.len());
+            let started = Instant::now();
+            self.shelf.get(self.sectors[other], &mut page)?;
+            round.loads.add(nanoseconds(started.elapsed()));
+            ensure!(page == pages[other], "a page came back changed");
+        }
+        round.time = thread_time() - begun;
+        Ok(round)
+    }
+}
+
+fn print_round(zpool: &str, number: usize, round: &Round, shelf: &Shelf) {
+    let stats = shelf.stats();
+    let us = |histogram: &Histogram, percent| histogram.percentile(percent) as f64 / 1000.0;
+    println!(
+        "{zpool:<9} {number:>5} {:>9.0} {:>14.1} {:>6.1} {:>13.1} {:>6.1} {:>7.2}",
+        (round.stores.total() + round.loads.total()) as f64 / round.time.as_secs_f64(),
+        us(&round.stores, 50),
+        us(&round.stores, 99),
+        us(&round.loads, 50),
+        us(&round.loads, 99),
+        stats.orig_data_size as f64 / stats.pool_total_size as f64
+    );
+}
+
+/// Ends with its value.
+struct Like(Child);
+
+impl Like {
+    /// `fixed`: the same addresses and hashes in each.
+    fn start(seed: usize, fixed: bool) -> Result<Self> {
+        let mut command = Command::new(if fixed { "setarch" } else { "python3" });
+        if fixed {
+            command.args(["-R", "python3"]).env("PYTHONHASHSEED", "0");
+        }
+        command.args(["-c", LIKE, &seed.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut like = Self(command.spawn().context("python3")?);
+        let mut line = String::new();
+        BufReader::new(like.0.stdout.take().context("no output")?).read_line(&mut line)?;
+        ensure!(line == "ready\n", "python3 did not get ready");
+        Ok(like)
+    }
+}
+
+impl Drop for Like {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn sharing(count: usize) -> Result<()> {
+    println!("as they are:");
+    share(count, false)?;
+    println!("\nwithout random addresses and hashes:");
+    share(count, true)
+}
+
+fn share(count: usize, fixed: bool) -> Result<()> {
+    let likes = (0..count).map(|seed| Like::start(seed, fixed)).collect::<Result<Vec<_>>>()?;
+    let targets: Vec<Target> = likes.iter().map(|like| Target::Process(like.0.id())).collect();
+    let seen = look(&Population::open(&targets, false)?, |_, _| {})?;
+    let percent = |part: u64| seen.share(part) * 100.0;
+    println!("{count} processes, {} pages, lz4, zsmalloc", seen.pages);
+    println!("zero                      {:>6.1} %", percent(seen.zero));
+    println!("otherwise same-filled     {:>6.1} %", percent(seen.same_filled - seen.zero));
+    println!("duplicates in a process   {:>6.1} %", percent(seen.duplicates_within));
+    println!("duplicates across         {:>6.1} %", percent(seen.duplicates_across));
+    let pages = read(&targets)?;
+    drop(likes);
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        with.push(store_all(&pages, true)?);
+        without.push(store_all(&pages, false)?);
+    }
+    let (with, without) = (middle(with), middle(without));
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    println!("pool without, with sharing {:.1}, {:.1} MiB", mib(without.1), mib(with.1));
+    println!("saved by sharing          {:>6.1} %", (1.0 - with.1 as f64 / without.1 as f64) * 100.0);
+    println!("store without, with       {:.2}, {:.2} us a page", without.0, with.0);
+    Ok(())
+}
+
+/// Microseconds of processor time a page, and bytes of pool.
+fn store_all(pages: &[Page], duplicate_pages_enabled: bool) -> Result<(f64, u64)> {
+    let mut shelf = Shelf::with_config(&Config { duplicate_pages_enabled, ..Shelf::unlimited() })?;
+    let started = thread_time();
+    shelf.store_all(pages)?;
+    let time = thread_time() - started;
+    Ok((time.as_secs_f64() * 1e6 / pages.len() as f64, shelf.stats().pool_total_size))
+}
+
+fn middle(mut values: Vec<(f64, u64)>) -> (f64, u64) {
+    values.sort_by(|a, b| a.0.total_cmp(&b.0));
+    values[values.len() / 2]
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

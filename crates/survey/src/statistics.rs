@@ -1,0 +1,67 @@
+//! What a sample says about the whole, and how surely.
+
+use serde::Serialize;
+
+/// The 97.5 % point of the normal distribution: half the width of a 95 % interval in standard errors.
+const HALF_WIDTH: f64 = 1.96;
+
+/// A mean with its uncertainty.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Estimate {
+    /// The mean of the sample.
+    pub mean: f64,
+    /// With a probability of 95 % the mean of the whole lies within `mean ± error95`.
+    pub error95: f64,
+}
+
+impl Estimate {
+    /// Of a simple random sample, without replacement, of `whole` values (Cochran, Sampling Techniques, 2.3 and 2.5):
+    /// the standard error is `s / √n · √(1 − n / whole)`, and 0 if everything was taken.
+    #[must_use]
+    pub fn of(sample: &[f64], whole: u64) -> Self {
+        let n = sample.len() as f64;
+        if sample.is_empty() {
+            return Self { mean: 0.0, error95: 0.0 };
+        }
+        let mean = sample.iter().sum::<f64>() / n;
+        let squares: f64 = sample.iter().map(|value| (value - mean).powi(2)).sum();
+        let deviation = (squares / (n - 1.0).max(1.0)).sqrt();
+        let taken = (1.0 - n / (whole as f64).max(n)).sqrt();
+        Self { mean, error95: HALF_WIDTH * deviation / n.sqrt() * taken }
+    }
+
+    /// The error as a percentage of the mean; 0 of nothing.
+    #[must_use]
+    pub fn percent(&self) -> f64 {
+        if self.mean == 0.0 { 0.0 } else { self.error95 * 100.0 / self.mean }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    #[test]
+    fn the_interval_holds_the_truth_about_19_times_in_20() {
+        let mut random = Random::new(1);
+        let all: Vec<f64> = (0..1000).map(|_| random.unit().powi(3)).collect();
+        let truth = all.iter().sum::<f64>() / 1000.0;
+        let held = (0..2000).filter(|_| {
+            let mut left = all.clone();
+            let sample: Vec<f64> = (0..200)
+                .map(|_| left.swap_remove(usize::try_from(random.below(left.len() as u64)).unwrap()))
+                .collect();
+            let estimate = Estimate::of(&sample, 1000);
+            (estimate.mean - truth).abs() <= estimate.error95
+        });
+        let held = held.count();
+        assert!((1840..1960).contains(&held), "{held} of 2000");
+    }
+
+    #[test]
+    fn everything_has_no_error() {
+        assert_eq!(Estimate::of(&[1.0, 2.0, 6.0], 3), Estimate { mean: 3.0, error95: 0.0 });
+        assert_eq!(Estimate::of(&[], 3).percent(), 0.0);
+    }
+}

@@ -1,0 +1,173 @@
+//! Traces: what a program did to its pages, as text.
+//!
+//! ```text
+//! ramfold-trace 1
+//! # page 7 is read, page 8 written, and compresses to 1200 bytes from then on; 5000 ns pass; page 7 is given up
+//! r 7
+//! w 8 1200
+//! t 5000
+//! d 7
+//! ```
+//!
+//! The first line names the format. Then a line an operation: `r PAGE`, a touch that reads; `w PAGE [BYTES]`, one that
+//! writes, and how many bytes the page compresses to from then on (1 to 4096; where it is not said,
+//! [`DEFAULT_BYTES`]); `d PAGE`, the program gives the page up; `t NS`, the program works for so many nanoseconds without
+//! new pages. Pages are numbers up to 2^40. Empty lines and lines that begin with `#` say nothing.
+//!
+//! A run of touches to one page is one touch: what matters is the order in which pages are needed.
+
+use std::fmt;
+use std::io::BufRead;
+
+/// The first line.
+const HEAD: &str = "ramfold-trace 1";
+/// What a page compresses to if the trace does not say.
+pub const DEFAULT_BYTES: u16 = 1500;
+/// Pages are below this.
+const MOST_PAGES: u64 = 1 << 40;
+
+/// One operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// A touch that reads.
+    Read(u64),
+    /// A touch that writes, and the bytes to which the page compresses then.
+    Write(u64, u16),
+    /// The page is given up.
+    Discard(u64),
+    /// So many nanoseconds of work.
+    Work(u64),
+}
+
+/// Why a text is no trace.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// the first line is another
+    #[error("the first line is not \"{HEAD}\" (give a trace of that format)")]
+    Head,
+    /// a line is no operation
+    #[error("line {line}: \"{text}\" is no operation (write r PAGE, w PAGE [BYTES], d PAGE or t NS)")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// The beginning of the line.
+        text: String,
+    },
+    /// the trace cannot be read
+    #[error("{0} (give a text file that can be read)")]
+    Read(String),
+}
+
+/// Reads a trace.
+///
+/// # Errors
+/// [`ParseError`], of the first line that is wrong.
+pub fn parse(text: impl BufRead) -> Result<Vec<Operation>, ParseError> {
+    let mut lines = text.lines().zip(1..);
+    let read = |line: std::io::Result<String>| line.map_err(|error| ParseError::Read(error.to_string()));
+    let head = lines.next().map(|(line, _)| read(line)).transpose()?;
+    if head.as_deref().map(str::trim_end) != Some(HEAD) {
+        return Err(ParseError::Head);
+    }
+    let mut operations = Vec::new();
+    for (line, number) in lines {
+        let line = read(line)?;
+        let text = line.trim();
+        if text.is_empty() || text.starts_with('#') {
+            continue;
+        }
+        let wrong = || ParseError::Line { line: number, text: text.chars().take(40).collect() };
+        operations.push(operation(text).ok_or_else(wrong)?);
+    }
+    Ok(operations)
+}
+
+fn operation(text: &str) -> Option<Operation> {
+    let mut words = text.split_whitespace();
+    let (name, value) = (words.next()?, words.next()?.parse::<u64>().ok()?);
+    let bytes = words.next();
+    let is_page = value < MOST_PAGES;
+    let operation = match name {
+        "r" if is_page && bytes.is_none() => Operation::Read(value),
+        "d" if is_page && bytes.is_none() => Operation::Discard(value),
+        "t" if bytes.is_none() => Operation::Work(value),
+        "w" if is_page => Operation::Write(value, bytes.map_or(Some(DEFAULT_BYTES), size)?),
+        _ => return None,
+    };
+    words.next().is_none().then_some(operation)
+}
+
+fn size(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|bytes| (1..=4096).contains(bytes))
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(page) => write!(f, "r {page}"),
+            Self::Write(page, bytes) => write!(f, "w {page} {bytes}"),
+            Self::Discard(page) => write!(f, "d {page}"),
+            Self::Work(ns) => write!(f, "t {ns}"),
+        }
+    }
+}
+
+/// The text of a trace.
+#[must_use]
+pub fn text(operations: &[Operation]) -> String {
+    let lines = operations.iter().map(|operation| format!("{operation}\n"));
+    format!("{HEAD}\n{}", lines.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_operation() -> impl Strategy<Value = Operation> {
+        let page = 0..MOST_PAGES;
+        prop_oneof![
+            page.clone().prop_map(Operation::Read),
+            (page.clone(), 1..=4096u16).prop_map(|(page, bytes)| Operation::Write(page, bytes)),
+            page.prop_map(Operation::Discard),
+            any::<u64>().prop_map(Operation::Work),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again(operations in prop::collection::vec(any_operation(), 0..50)) {
+            prop_assert_eq!(parse(text(&operations).as_bytes()), Ok(operations));
+        }
+
+        #[test]
+        fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&[b"ramfold-trace 1\n", &bytes[..]].concat()[..]);
+        }
+    }
+
+    #[test]
+    fn comments_and_sizes_may_be_left_out() {
+        let trace = "ramfold-trace 1\n# a\n\n  r 7\nw 8\nw 9 4096\nt 50\nd 7\n";
+        let expected = [
+            Operation::Read(7),
+            Operation::Write(8, DEFAULT_BYTES),
+            Operation::Write(9, 4096),
+            Operation::Work(50),
+            Operation::Discard(7),
+        ];
+        assert_eq!(parse(trace.as_bytes()), Ok(expected.into()));
+    }
+
+    #[test]
+    fn the_first_wrong_line_is_told() {
+        assert_eq!(parse(&b""[..]), Err(ParseError::Head));
+        assert_eq!(parse(&b"r 1\n"[..]), Err(ParseError::Head));
+        for wrong in ["x 1", "r", "r -1", "r 1 2", "w 1 0", "w 1 4097", "w 1 2 3", "r 1099511627776", "r 1e3"]
+        {
+            let error = parse(format!("ramfold-trace 1\nr 1\n{wrong}\n").as_bytes()).unwrap_err();
+            assert_eq!(error, ParseError::Line { line: 3, text: wrong.into() });
+        }
+        assert!(matches!(parse(&b"ramfold-trace 1\n\xff\n"[..]), Err(ParseError::Read(_))));
+    }
+}
