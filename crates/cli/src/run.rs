@@ -11,7 +11,7 @@
 mod access;
 mod child;
 mod metrics;
-mod options;
+pub mod options;
 mod program;
 pub mod stats;
 mod swap;
