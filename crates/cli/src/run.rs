@@ -11,7 +11,7 @@
 mod access;
 mod child;
 mod metrics;
-pub mod options;
+mod options;
 mod program;
 pub mod stats;
 mod swap;

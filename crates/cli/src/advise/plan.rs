@@ -6,7 +6,6 @@
 
 use super::Aim;
 use super::kernel::{Compressor, Kernel};
-use crate::run::options::MIN_LIMIT;
 use crate::survey::Survey;
 use ramfold_survey::forecast::{self, Forecast};
 use ramfold_survey::measure::Row;
@@ -105,8 +104,6 @@ fn settings(survey: &Survey, aim: &Aim, compressor: &Compressor, keeper: Keeper)
             forecast::limit(memory, resident, share)
         }
     };
-    // A run does not take less.
-    let limit = if keeper == Keeper::Ramfold { limit.max(MIN_LIMIT as f64) } else { limit };
     Some(Settings {
         compressor: compressor.name.clone(),
         measured_as: compressor.measured_as.to_owned(),
