@@ -5,12 +5,12 @@ mod plan;
 mod report;
 
 use crate::failure::Failure;
+use crate::output::print;
 use crate::size;
 use crate::survey::{self, Survey, seconds, target};
 use kernel::Kernel;
 use plan::Plan;
 use ramfold_survey::population::Target;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Compressors that are compared.
@@ -78,12 +78,10 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     } else {
         report::text(&survey, &aim, &plan, &kernel)
     };
-    // A reader that closed the pipe has seen enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    print(&text);
     Ok(ExitCode::SUCCESS)
 }
 
 fn percent(text: &str) -> Result<f64, String> {
-    let percent = text.parse::<f64>().ok().filter(|percent| (0.01..=1000.0).contains(percent));
-    percent.ok_or_else(|| format!("\"{text}\" is no percentage from 0.01 to 1000"))
+    size::within(text, 0.01..=1000.0, "percentage")
 }

@@ -5,11 +5,11 @@ mod measure;
 mod report;
 
 use crate::failure::Failure;
-use crate::progress::progress;
+use crate::names::chosen;
+use crate::output::{print, progress};
 use clap::Subcommand;
 use corpus::Corpus;
 use measure::{Bare, Row};
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -82,11 +82,6 @@ pub fn run(command: &Command) -> Result<ExitCode, Failure> {
     } else {
         report::table(&corpus, memcpy, &rows)
     };
-    // A reader that closed the pipe has seen enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    print(&text);
     Ok(ExitCode::SUCCESS)
-}
-
-fn chosen<'a>(asked: &'a [String], all: &'a [&'a str]) -> Vec<&'a str> {
-    if asked.is_empty() { all.to_vec() } else { asked.iter().map(String::as_str).collect() }
 }

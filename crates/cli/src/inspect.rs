@@ -4,11 +4,11 @@ mod drawing;
 pub mod report;
 
 use crate::failure::Failure;
-use crate::names;
-use crate::survey::{COMPRESSORS, Plan, Survey, chosen, seconds, target};
+use crate::names::{self, chosen};
+use crate::output::{print, write};
+use crate::survey::{COMPRESSORS, Plan, Survey, seconds, target};
 use ramfold_survey::population::Target;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Tells what compression would make of memory: of live processes, page files, core dumps or VM memory.
@@ -74,14 +74,6 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
         write("--html", path, drawing::html(&survey).as_bytes())?;
     }
     let text = if options.json { report::json(&survey) } else { report::table(&survey) };
-    // A reader that closed the pipe has seen enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    print(&text);
     Ok(ExitCode::SUCCESS)
-}
-
-/// Writes a file that was asked for.
-pub fn write(option: &str, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    std::fs::write(path, bytes).map_err(|error| {
-        Failure::failed(format!("{option} {}: {error} (choose another file)", path.display()))
-    })
 }

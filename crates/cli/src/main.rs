@@ -7,7 +7,7 @@ mod html;
 mod inspect;
 mod live;
 mod names;
-mod progress;
+mod output;
 mod replay;
 mod run;
 mod size;

@@ -16,3 +16,7 @@ pub fn zpool(name: &str) -> Result<String, String> {
     let known = names.contains(&name).then(|| name.to_owned());
     known.ok_or_else(|| format!("no zpool is called \"{name}\" (choose one of {})", names.join(", ")))
 }
+/// What was asked for, or all there is.
+pub fn chosen<'a>(asked: &'a [String], all: &'a [&'a str]) -> Vec<&'a str> {
+    if asked.is_empty() { all.to_vec() } else { asked.iter().map(String::as_str).collect() }
+}

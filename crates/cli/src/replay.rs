@@ -3,8 +3,7 @@
 mod report;
 
 use crate::failure::Failure;
-use crate::inspect::write;
-use crate::progress::progress;
+use crate::output::{print, progress, write};
 use crate::size;
 use clap::ValueEnum;
 use ramfold::PAGE_SIZE;
@@ -13,7 +12,7 @@ use ramfold_survey::mrc::{self, Point};
 use ramfold_survey::replay::{Costs, Outcome, Policy, Settings, replay};
 use ramfold_survey::trace::{self, Operation};
 use std::fs::File;
-use std::io::{BufReader, Write};
+use std::io::BufReader;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -128,8 +127,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
         write("--html", path, report::html(&played).as_bytes())?;
     }
     let text = if options.json { report::json(&played) } else { report::table(&played, options.mrc) };
-    // A reader that closed the pipe has seen enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    print(&text);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -176,6 +174,5 @@ fn cases(options: &Options, memory: u64) -> Vec<Settings> {
 }
 
 fn cost(text: &str) -> Result<f64, String> {
-    let us = text.parse::<f64>().ok().filter(|us| (0.001..=1e7).contains(us));
-    us.ok_or_else(|| format!("\"{text}\" is no number of microseconds from 0.001 to 10000000"))
+    size::within(text, 0.001..=1e7, "number of microseconds")
 }

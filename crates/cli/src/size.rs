@@ -1,5 +1,7 @@
 //! Sizes as people write them: `512M`, `1.5G`, `4096`.
 
+use std::ops::RangeInclusive;
+
 const UNITS: &[(char, u32)] = &[('K', 10), ('M', 20), ('G', 30), ('T', 40)];
 
 /// Bytes in `text`: a number, with a decimal point if it likes, and K, M, G or T (powers of 1024). Without a
@@ -20,6 +22,12 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let value = |part: &str| part.parse::<u128>().map_err(|_| wrong());
     let bytes = ((value(whole)? * scale + value(fraction)?) << unit.unwrap_or(0)) / scale;
     u64::try_from(bytes).map_err(|_| format!("{text} is more than any machine has"))
+}
+
+/// A number within `range`; `what` it is, for the message.
+pub fn within(text: &str, range: RangeInclusive<f64>, what: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("\"{text}\" is no {what} from {} to {}", range.start(), range.end()))
 }
 
 /// `bytes` for people: `1.5 GiB`.

@@ -1,7 +1,8 @@
 //! A survey as `inspect` and `advise` both make it: open the targets, look, compress, fill the pools.
 
 use crate::failure::Failure;
-use crate::progress::progress;
+use crate::output::progress;
+use crate::size;
 use ramfold_survey::kernel_pool;
 use ramfold_survey::look::{self, Look};
 use ramfold_survey::measure::{Row, Sizes};
@@ -95,11 +96,6 @@ impl Survey {
     }
 }
 
-/// What was asked for, or all there is.
-pub fn chosen<'a>(asked: &'a [String], all: &'a [&'a str]) -> Vec<&'a str> {
-    if asked.is_empty() { all.to_vec() } else { asked.iter().map(String::as_str).collect() }
-}
-
 /// A target of the command line.
 pub fn target(text: &str) -> Result<Target, String> {
     Ok(Target::parse(text))
@@ -107,6 +103,5 @@ pub fn target(text: &str) -> Result<Target, String> {
 
 /// Seconds of the command line.
 pub fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
-    seconds.ok_or_else(|| format!("\"{text}\" is no number of seconds from 0.1 to 86400"))
+    size::within(text, 0.1..=86_400.0, "number of seconds")
 }

@@ -1,7 +1,9 @@
 //! A run seen from outside: `ramfold top` and `--metrics`.
 
+mod command;
 mod common;
 
+use command::{one_line, ramfold};
 use common::{Program, Ramfold, Running, binary, need};
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -99,9 +101,9 @@ fn top_ends_with_the_run() {
 #[test]
 fn top_says_which_process_is_none_of_a_run() {
     for (pid, why) in [("1", "is in no run"), ("4194305", "no such process")] {
-        let outcome = top(&[pid]);
-        let line = String::from_utf8(outcome.stderr).unwrap();
-        assert_eq!((outcome.status.code(), line.lines().count()), (Some(125), 1), "{line}");
+        let outcome = ramfold(&["top", pid]);
+        let line = one_line(&outcome.stderr);
+        assert_eq!(outcome.code, Some(125), "{line}");
         assert!(line.starts_with(&format!("ramfold: top: {pid}: ")) && line.contains(why), "{line}");
     }
 }
@@ -150,11 +152,8 @@ fn an_address_that_is_taken_is_one_line() {
     let socket = directory.path().join("socket");
     let _listening = UnixListener::bind(&socket).unwrap();
     let address = format!("unix:{}", socket.display());
-    let outcome = Command::new(binary())
-        .args(["run", "-m", "64M", "--metrics", &address, "--", "true"])
-        .output()
-        .unwrap();
-    let line = String::from_utf8(outcome.stderr).unwrap();
-    assert_eq!((outcome.status.code(), line.lines().count()), (Some(125), 1), "{line}");
+    let outcome = ramfold(&["run", "-m", "64M", "--metrics", &address, "--", "true"]);
+    let line = one_line(&outcome.stderr);
+    assert_eq!(outcome.code, Some(125), "{line}");
     assert!(line.contains("in use") && socket.exists(), "{line}");
 }

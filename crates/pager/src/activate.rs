@@ -8,9 +8,10 @@
 use crate::engine::Engine;
 use crate::pages::{GROUP_PAGES, Pages, State};
 use crate::space::{Kind, Space};
-use crate::sys::PAGE;
+use crate::sys;
 use rustix::io::Errno;
 use std::ops::Range;
+use std::os::fd::AsFd;
 
 /// Registers all of the range that is not foreign.
 pub(crate) fn register(engine: &Engine, space: &Space, range: Range<usize>) -> Result<(), Errno> {
@@ -41,19 +42,11 @@ pub(crate) fn find_resident(engine: &Engine, space: &Space, range: &Range<usize>
 
 fn find_in_group(engine: &Engine, pages: Range<usize>) -> Result<(), Errno> {
     let mut entries = [0u8; GROUP_PAGES * 8];
-    let entries = &mut entries[..pages.len() * 8];
-    let offset = engine.pages.addr(pages.start) / PAGE * 8;
     // Taken first: what a fault brings in from here on is not taken for a page that was there.
     let group = engine.pages.lock(pages.start);
-    let mut done = 0;
-    while done < entries.len() {
-        match rustix::io::pread(&engine.pagemap, &mut entries[done..], (offset + done) as u64)? {
-            0 => return Err(Errno::IO),
-            bytes => done += bytes,
-        }
-    }
-    for (page, entry) in pages.zip(entries.as_chunks::<8>().0) {
-        if u64::from_ne_bytes(*entry) >> 62 != 0 && group.state(page) == State::None {
+    let (first, entries) = (engine.pages.addr(pages.start), &mut entries[..pages.len() * 8]);
+    for (page, there) in pages.zip(sys::have_contents(engine.pagemap.as_fd(), first, entries)?) {
+        if there && group.state(page) == State::None {
             engine.set_resident(&group, page);
         }
     }

@@ -74,8 +74,8 @@ pub(crate) struct Engine {
 #[derive(Debug, Clone, Copy)]
 struct Queued {
     block: u32,
-    /// When it was put there: the run's clock, in blocks, as far as it fits.
-    time: u32,
+    /// When it was put there, by the run's clock.
+    time: u64,
 }
 
 /// What an engine is made of.
@@ -215,7 +215,7 @@ impl Engine {
     /// Puts a block that is marked as queued at the end of the queue.
     pub(crate) fn enqueue(&self, block: usize) {
         let block = u32::try_from(block).expect("the range has fewer than 2^32 blocks");
-        let time = low32(self.usage.segment().clock() / BLOCK_PAGES as u64);
+        let time = self.usage.segment().clock();
         self.queue().push_back(Queued { block, time });
     }
 
@@ -231,10 +231,7 @@ impl Engine {
     /// Tells the other processes of the run how old the head of the queue is.
     pub(crate) fn publish_oldest(&self) {
         let head = self.queue().front().map(|queued| queued.time);
-        let (segment, slot) = (self.usage.segment(), self.usage.slot());
-        let now = segment.clock() / BLOCK_PAGES as u64;
-        let queued = |time: u32| (now - u64::from(low32(now).wrapping_sub(time))) * BLOCK_PAGES as u64;
-        segment.publish_oldest(slot, head.map(queued));
+        self.usage.segment().publish_oldest(self.usage.slot(), head);
     }
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<Queued>> {
@@ -430,10 +427,4 @@ pub(crate) fn open_own(path: &str) -> Result<OwnedFd, Errno> {
         opened => opened,
     };
     crate::fds::raise(opened?)
-}
-
-/// The low half.
-#[allow(clippy::cast_possible_truncation)] // what is asked for
-fn low32(value: u64) -> u32 {
-    value as u32
 }

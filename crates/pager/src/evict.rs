@@ -343,7 +343,7 @@ fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<u16
     // Not straight into the window: its pages are missing, and only the handler could bring them.
     let mut copy = [0u8; BLOCK_BYTES];
     let copy = &mut copy[..count * PAGE];
-    sys::read_memory(engine.memory.as_fd(), addr, copy)?;
+    sys::read_at(engine.memory.as_fd(), addr, copy)?;
     if let Some(errno) = engine.uffd.copy(to, copy.as_ptr().addr(), copy.len()).stopped {
         // The window's own memory: it cannot fail.
         let _ = sys::discard(to, count * PAGE);
@@ -359,15 +359,13 @@ fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<u16
     Ok(!kept & (u16::MAX >> (BLOCK_PAGES - count)))
 }
 
-/// Which of up to 16 pages have contents: in the page tables, or in a swap device of the system.
+/// Which of up to 16 pages have contents.
 fn present(engine: &Engine, addr: usize, count: usize) -> u16 {
     let mut entries = [0u8; BLOCK_PAGES * 8];
-    let entries = &mut entries[..count * 8];
-    if rustix::io::pread(&engine.pagemap, &mut *entries, (addr / PAGE * 8) as u64) != Ok(count * 8) {
-        engine.die("a page was lost: /proc/self/pagemap cannot be read");
+    match sys::have_contents(engine.pagemap.as_fd(), addr, &mut entries[..count * 8]) {
+        Ok(there) => there.enumerate().fold(0, |mask, (bit, there)| mask | u16::from(there) << bit),
+        Err(_) => engine.die("a page was lost: /proc/self/pagemap cannot be read"),
     }
-    let entries = entries.as_chunks::<8>().0.iter().map(|entry| u64::from_ne_bytes(*entry));
-    entries.enumerate().filter(|(_, entry)| entry >> 62 != 0).fold(0, |mask, (bit, _)| mask | 1 << bit)
 }
 
 /// Ends the eviction of a block that gave nothing; its group is locked.

@@ -28,7 +28,7 @@ mod slots;
 pub use counters::{Counter, Gauge};
 pub use extents::EXTENT_SIZE;
 pub use latency::FaultTimes;
-pub use slots::Process;
+pub use slots::{Process, start_stack};
 
 use balance::Balance;
 use counters::{COUNTERS, GAUGES};

@@ -119,11 +119,22 @@ pub(crate) fn lock_on_fault(addr: usize, len: usize) -> Result<(), Errno> {
     unsafe { rustix::mm::mlock_with(addr, len, rustix::mm::MlockFlags::ONFAULT) }
 }
 
-/// Copies memory of this process that may be inaccessible or vanish; `memory` is /proc/self/mem.
-pub(crate) fn read_memory(memory: BorrowedFd<'_>, addr: usize, out: &mut [u8]) -> Result<(), Errno> {
+/// Which pages have contents, from the page of `addr` on: in the page tables, or in a swap device of the system. `pagemap` is
+/// /proc/self/pagemap; `entries` has room for eight bytes a page.
+pub(crate) fn have_contents<'a>(
+    pagemap: BorrowedFd<'_>,
+    addr: usize,
+    entries: &'a mut [u8],
+) -> Result<impl Iterator<Item = bool> + use<'a>, Errno> {
+    read_at(pagemap, addr / PAGE * 8, entries)?;
+    Ok(entries.as_chunks::<8>().0.iter().map(|entry| u64::from_ne_bytes(*entry) >> 62 != 0))
+}
+
+/// Reads all of `out` from a file; from /proc/self/mem: memory that may be inaccessible or vanish.
+pub(crate) fn read_at(file: BorrowedFd<'_>, offset: usize, out: &mut [u8]) -> Result<(), Errno> {
     let mut done = 0;
     while done < out.len() {
-        match rustix::io::pread(memory, &mut out[done..], (addr + done) as u64) {
+        match rustix::io::pread(file, &mut out[done..], (offset + done) as u64) {
             Ok(0) => return Err(Errno::IO),
             Ok(bytes) => done += bytes,
             Err(Errno::INTR) => {}

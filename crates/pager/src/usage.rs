@@ -13,6 +13,8 @@ use crate::engine::open_own;
 use crate::segment::{Gauge, Segment, SlotId};
 use crate::sys::PAGE;
 use rustix::io::Errno;
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -136,16 +138,10 @@ impl Usage {
 
 /// Bytes of pages that only this process has and has written to; `None` if that cannot be read.
 fn private_bytes() -> Option<u64> {
-    let file = open_own("/proc/thread-self/smaps_rollup").ok()?;
-    let mut text = [0u8; 2048];
-    let mut len = 0;
-    while let Ok(more @ 1..) = rustix::io::read(&file, &mut text[len..]) {
-        len += more;
-    }
-    let line =
-        text[..len].split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Private_Dirty:"))?;
-    let digits: Vec<u8> = line.iter().copied().filter(u8::is_ascii_digit).collect();
-    Some(number(&digits) << 10)
+    let mut text = String::new();
+    File::from(open_own("/proc/thread-self/smaps_rollup").ok()?).read_to_string(&mut text).ok()?;
+    let size = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:"))?;
+    size.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 /// Bytes kept free below the limit, so that a fault finds room without waiting for an eviction.

@@ -79,8 +79,9 @@ pub fn tree(root: u32) -> Vec<u32> {
     all
 }
 
-/// Of all threads: each can have forked.
-fn children(pid: u32) -> Vec<u32> {
+/// Those of all threads: each can have forked. None if the process has ended.
+#[must_use]
+pub fn children(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
     lists.flat_map(|list| list.split(' ').filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()

@@ -5,7 +5,8 @@
 //! hundredth of the time, by looking less often where there is much to look at. What is found is late by that, and a
 //! process whose parent has ended is found no more.
 
-use ramfold_pager::segment::Segment;
+use ramfold_pager::segment::{Segment, start_stack};
+use ramfold_survey::process::children;
 use rustix::fs::readlink;
 use std::collections::HashSet;
 use std::fs;
@@ -46,11 +47,7 @@ fn tree(root: u32) -> Vec<(u32, u32)> {
     let mut tree = vec![(root, 0)];
     let mut next = 0;
     while let Some((pid, _)) = tree.get(next).copied() {
-        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-        for list in lists {
-            tree.extend(list.split(' ').filter_map(|word| word.parse().ok()).map(|child| (child, pid)));
-        }
+        tree.extend(children(pid).into_iter().map(|child| (child, pid)));
         next += 1;
     }
     tree
@@ -66,17 +63,8 @@ fn numbered_here(pid: u32) -> bool {
 /// Bytes of anonymous memory that the process has and its parent has not: before an exec it has the parent's, as a copy
 /// that shares all pages (fork) or as the very same (vfork).
 fn of_its_own(pid: u32, parent: u32) -> u64 {
-    let inherited = if image(pid) == image(parent) { anonymous(parent) } else { 0 };
+    let inherited = if start_stack(pid) == start_stack(parent) { anonymous(parent) } else { 0 };
     anonymous(pid).saturating_sub(inherited)
-}
-
-/// What an exec changes: where the stack begins. 0 if that is not to be seen.
-fn image(pid: u32) -> u64 {
-    /// `startstack` of proc_pid_stat(5), counted from the field after the name.
-    const START_STACK: usize = 28 - 3;
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
-    fields.split(' ').nth(START_STACK).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
 /// Bytes of anonymous memory that the process has resident; 0 if it has ended.
@@ -98,7 +86,7 @@ mod tests {
         let found = tree(std::process::id());
         let me = std::process::id();
         assert!(found.contains(&(me, 0)) && found.contains(&(child.id(), me)), "{found:?}");
-        assert!(image(me) != 0 && image(me) != image(child.id()), "the child has exec'd");
+        assert!(start_stack(me) != 0 && start_stack(me) != start_stack(child.id()), "the child has exec'd");
         // Other threads allocate between its two looks.
         assert!(of_its_own(me, me) < anonymous(me) / 2);
         assert!(numbered_here(child.id()) && anonymous(std::process::id()) > 0);

@@ -81,6 +81,13 @@ impl Slot {
     }
 }
 
+/// Where the stack of a process began, which an exec changes; 0 if the process has ended, or does not show it.
+#[must_use]
+pub fn start_stack(pid: u32) -> u64 {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    Identity::parse(&stat).map_or(0, |identity| identity.start_stack)
+}
+
 /// Tells the `/proc` that numbers the processes here from those of other PID namespaces.
 fn proc_view() -> io::Result<u64> {
     Ok(rustix::fs::stat("/proc/self")?.st_dev)
