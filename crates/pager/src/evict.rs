@@ -25,8 +25,13 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
+/// Pages of no more heat leave.
+const COLD: u16 = 4;
+/// Those of no more heat leave with a cold neighbour: what leaves side by side costs one TLB shootdown together, and
+/// that costs more than bringing one of them back.
+const LUKEWARM: u16 = 8;
 /// Heat given to a page that could not be evicted, so that it is not tried again at once.
-const STUCK: u16 = 4;
+const STUCK: u16 = 12;
 
 /// One worker with its part of the staging window. Not shared between threads.
 pub(crate) struct Evictor {
@@ -219,22 +224,35 @@ pub(crate) fn take_back(engine: &Engine, group: &Group<'_>, page: usize, staged:
     }
 }
 
-/// The pages that may leave (resident and without heat; the others pay for being spared), and those that are not
-/// there.
+/// The pages that shall leave (resident and cold, or lukewarm beside those; the others pay for being spared), and
+/// those that are not there.
 fn choose(group: &Group<'_>, first: usize) -> (u16, u16) {
-    let (mut cold, mut absent) = (0, 0);
+    let (mut cold, mut lukewarm, mut absent) = (0, 0, 0);
     for bit in 0..BLOCK_PAGES {
         let page = first + bit;
         if group.state(page) != State::Resident {
             absent |= 1 << bit;
-            continue;
-        }
-        match group.heat(page) {
-            0 => cold |= 1 << bit,
-            heat => group.set_heat(page, heat - 1),
+        } else if group.heat(page) <= COLD {
+            cold |= 1 << bit;
+        } else if group.heat(page) <= LUKEWARM {
+            lukewarm |= 1 << bit;
         }
     }
-    (cold, absent)
+    let leaving = with_neighbours(cold, lukewarm);
+    for bit in bits(!leaving & !absent) {
+        let page = first + bit;
+        group.set_heat(page, group.heat(page) - 1);
+    }
+    (leaving, absent)
+}
+
+/// `cold`, and what of `lukewarm` lies in one run with it.
+fn with_neighbours(cold: u16, lukewarm: u16) -> u16 {
+    let together = |run: &Range<usize>| run.clone().fold(0, |mask, bit| mask | 1 << bit);
+    runs(cold | lukewarm)
+        .map(|run| together(&run))
+        .filter(|mask| mask & cold != 0)
+        .fold(0, |all, mask| all | mask)
 }
 
 /// What kept pages from being moved.
@@ -433,6 +451,13 @@ mod tests {
             assert_eq!(again, mask);
         }
         assert_eq!(runs(0b1110_0110).count(), 2);
+    }
+
+    #[test]
+    fn lukewarm_pages_leave_beside_cold_ones() {
+        assert_eq!(with_neighbours(0b0000_0100, 0b1001_1010), 0b0001_1110);
+        assert_eq!(with_neighbours(0, 0xffff), 0);
+        assert_eq!(with_neighbours(0x8001, 0), 0x8001);
     }
 
     #[test]

@@ -24,6 +24,8 @@ const MAX_WINDOW: usize = 16;
 const MESSAGES: usize = 16;
 /// How long a fault waits for other processes of the run to give memory.
 const PATIENCE_MS: u32 = 5000;
+/// Heat for a page that comes back at once.
+const HOTTEST: u16 = 12;
 /// Faults between two looks at the memory beside managed pages and pool.
 const REFRESH: u32 = 256;
 
@@ -238,7 +240,7 @@ fn rescue(engine: &Engine, group: &Group<'_>, page: usize) {
         engine.die("a page was lost: it is in no staging window");
     };
     take_back(engine, group, page, staged);
-    group.set_heat(page, group.heat(page) + 2);
+    group.set_heat(page, group.heat(page) + HOTTEST);
     let addr = engine.pages.addr(page);
     engine.uffd.wake(addr, PAGE);
 }
@@ -265,7 +267,7 @@ fn warm(engine: &Engine, group: &Group<'_>, page: usize) {
     group.set_heat(
         page,
         match away {
-            _ if away < resident / 16 => heat + 12,
+            _ if away < resident / 16 => heat + HOTTEST,
             _ if away < resident / 8 => heat + 6,
             _ if away < resident / 4 => heat + 3,
             _ if away < resident => heat + 1,
