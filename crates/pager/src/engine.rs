@@ -224,6 +224,16 @@ impl Engine {
         self.queue().pop_front().map(|queued| queued.block as usize)
     }
 
+    /// Takes the block from the head of the queue, if it is there.
+    pub(crate) fn dequeue_this(&self, block: usize) -> bool {
+        let mut queue = self.queue();
+        let there = queue.front().is_some_and(|queued| queued.block as usize == block);
+        if there {
+            queue.pop_front();
+        }
+        there
+    }
+
     pub(crate) fn queued(&self) -> usize {
         self.queue().len()
     }

@@ -1,8 +1,9 @@
 //! Eviction: cold blocks leave the program and go into the store.
 //!
-//! Blocks wait in a queue in the order in which they got their first page. The evictor takes the oldest and
-//! *detaches* its cold pages: one UFFDIO_MOVE for each run of them puts the frames into a staging window, which
-//! is atomic for the program. The pages are then Evicting: compressed from the window without any lock, and a
+//! Blocks wait in a queue in the order in which they got their first page. The evictor takes the oldest, and with it those
+//! that follow both in the queue and in memory (a *stretch*), and *detaches* the cold pages: one UFFDIO_MOVE for each run
+//! of them puts the frames into a staging window, which is atomic for the program. Long runs matter: the kernel
+//! interrupts the other processors once for each. The pages are then Evicting: compressed from the window without any lock, and a
 //! touch meanwhile takes them back by a copy. The commit, under the group lock again, makes them Stored; what was
 //! taken back is invalidated in the store. One MADV_DONTNEED empties the window for the whole batch.
 //!
@@ -15,7 +16,7 @@
 //! made the process's own. Pinned pages (MOVE answers EBUSY) stay.
 
 use crate::engine::Engine;
-use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, Group, State};
+use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::segment::Counter;
 use crate::space::Kind;
 use crate::sys::{self, PAGE};
@@ -33,6 +34,15 @@ const LUKEWARM: u16 = 8;
 /// Heat given to a page that could not be evicted, so that it is not tried again at once.
 const STUCK: u16 = 12;
 
+/// Most blocks in a stretch.
+const STRETCH_BLOCKS: usize = 8;
+/// Most pages in one.
+const STRETCH_PAGES: usize = STRETCH_BLOCKS * BLOCK_PAGES;
+
+/// Pages of a stretch: bit n is the n-th.
+type Mask = u128;
+const _: () = assert!(STRETCH_PAGES == Mask::BITS as usize);
+
 /// One worker with its part of the staging window. Not shared between threads.
 pub(crate) struct Evictor {
     places: Range<usize>,
@@ -42,14 +52,14 @@ pub(crate) struct Evictor {
     batch: Vec<Detached>,
 }
 
-/// A block's pages in the staging window.
+/// Pages of a stretch in the staging window, each block of it in a place of its own, side by side.
 struct Detached {
-    block: usize,
+    blocks: Range<usize>,
     place: usize,
-    /// Bit n: page n of the block lies in the window.
-    pages: u16,
-    /// Bit n: the store has it.
-    stored: u16,
+    /// Those that lie in the window.
+    pages: Mask,
+    /// Those that the store has.
+    stored: Mask,
 }
 
 /// What a batch came to.
@@ -89,10 +99,13 @@ impl Evictor {
         let most = blocks.min(self.places.len());
         // A pass over mostly hot blocks ends too.
         let patience = engine.queued().min(most * 64);
-        while self.batch.len() < most && evicted.looked_at < patience {
-            let Some(block) = engine.dequeue() else { break };
-            evicted.looked_at += 1;
-            self.detach_block(engine, block);
+        let mut taken = 0;
+        while taken < most && evicted.looked_at < patience {
+            let Some(stretch) = next_stretch(engine, most - taken) else { break };
+            evicted.looked_at += stretch.len().max(1);
+            if !stretch.is_empty() {
+                taken += self.detach_stretch(engine, stretch, self.places.start + taken);
+            }
         }
         for index in 0..self.batch.len() {
             self.store(engine, index);
@@ -100,81 +113,56 @@ impl Evictor {
         for detached in &self.batch {
             commit(engine, detached, &mut evicted);
         }
-        if !self.batch.is_empty() {
-            engine.staging.discard(self.places.start..self.places.start + self.batch.len());
+        if taken > 0 {
+            engine.staging.discard(self.places.start..self.places.start + taken);
         }
         self.batch.clear();
         engine.count(Counter::EvictedPages, evicted.pages as u64);
         evicted
     }
 
-    fn detach_block(&mut self, engine: &Engine, block: usize) {
-        if !engine.pages.block(block).try_begin_eviction() {
-            engine.enqueue(block);
-            return;
-        }
-        let place = self.places.start + self.batch.len();
-        let first = block * BLOCK_PAGES;
+    /// Detaches what may leave of a stretch, whose eviction has begun. Returns how many places it takes, from `place` on.
+    fn detach_stretch(&mut self, engine: &Engine, blocks: Range<usize>, place: usize) -> usize {
+        let (first, count) = (blocks.start * BLOCK_PAGES, blocks.len() * BLOCK_PAGES);
+        let staging = engine.staging.addr(place);
         let group = engine.pages.lock(first);
-        let (cold, absent) = choose(&group, first);
+        for (at, block) in blocks.clone().enumerate() {
+            engine.staging.hold(place + at, Some(block));
+        }
+        let (cold, absent) = choose(&group, first, count);
         let mut pages = 0;
         let mut refused = Refused::default();
         // A move goes over pages that are not there; a copy would bring them in.
-        let staging = engine.staging.addr(place);
         if engine.moves {
             for run in spans(cold, absent) {
                 pages |= detach(engine, &group, (first, cold), run, staging, &mut refused);
             }
         } else {
-            for run in runs(cold & really_there(engine, &group, first)) {
+            for run in runs(cold & really_there(engine, &group, first, count)) {
                 pages |= detach_by_copy(engine, &group, first, run, staging);
             }
         }
-        if pages != 0 {
-            if self.alone {
-                fill_holes(engine, place, pages);
-            }
-            engine.staging.hold(place, Some(block));
-            self.batch.push(Detached { block, place, pages, stored: 0 });
-        } else if refused.readonly {
-            drop(group);
-            self.detach_readonly(engine, block, place);
-        } else {
-            give_up(engine, &group, block);
+        drop(group);
+        if self.alone {
+            fill_holes(engine, staging, pages, count);
         }
-    }
-
-    /// The block, or part of it, is memory that the program may not write now: nobody changes it while the space is
-    /// locked, so a copy and a discard are as good as a move. The block's eviction has begun.
-    fn detach_readonly(&mut self, engine: &Engine, block: usize, place: usize) {
-        let first = block * BLOCK_PAGES;
-        let space = engine.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let group = engine.pages.lock(first);
-        let mut pages = 0;
-        for bit in bits(really_there(engine, &group, first)) {
-            let page = first + bit;
-            let readonly = space.area_at(engine.pages.addr(page)).is_some_and(|(_, area)| {
-                area.kind == Kind::Anonymous && !area.prot.writable() && !area.locked
-            });
-            let at = engine.staging.addr(place) + bit * PAGE;
-            if readonly && copy_out(engine, page, 1, at) == Ok(1) {
-                group.set(page, State::Evicting);
-                pages |= 1 << bit;
-            }
+        if refused.readonly {
+            pages |= detach_readonly(engine, first, count, staging);
         }
+        let (detached, used) = (Detached { blocks, place, pages, stored: 0 }, count / BLOCK_PAGES);
         if pages == 0 {
-            give_up(engine, &group, block);
-            return;
+            release(engine, &engine.pages.lock(first), &detached);
+            return 0;
         }
-        engine.staging.hold(place, Some(block));
-        self.batch.push(Detached { block, place, pages, stored: 0 });
+        self.batch.push(detached);
+        used
     }
 
     fn store(&mut self, engine: &Engine, index: usize) {
         let detached = &mut self.batch[index];
         for bit in bits(detached.pages) {
             let page = staged_page(engine.staging.addr(detached.place) + bit * PAGE);
-            let key = engine.key(detached.block * BLOCK_PAGES + bit);
+            let key = engine.key(detached.blocks.start * BLOCK_PAGES + bit);
             if engine.store.store(key, page, &mut self.scratch).is_ok() {
                 detached.stored |= 1 << bit;
             }
@@ -182,9 +170,29 @@ impl Evictor {
     }
 }
 
+/// The next blocks, at most `most`, that follow each other in the queue and in memory, as far as no other evictor works on
+/// them: their eviction has begun. Where pages are copied it is one.
+fn next_stretch(engine: &Engine, most: usize) -> Option<Range<usize>> {
+    const GROUP_BLOCKS: usize = GROUP_PAGES / BLOCK_PAGES;
+    let first = engine.dequeue()?;
+    let border = (first / GROUP_BLOCKS + 1) * GROUP_BLOCKS;
+    let most = if engine.moves { most.min(STRETCH_BLOCKS).min(border - first) } else { 1 };
+    let mut end = first;
+    loop {
+        if !engine.pages.block(end).try_begin_eviction() {
+            engine.enqueue(end);
+            return Some(first..end);
+        }
+        end += 1;
+        if end == first + most || !engine.dequeue_this(end) {
+            return Some(first..end);
+        }
+    }
+}
+
 /// The commit point of an eviction.
 fn commit(engine: &Engine, detached: &Detached, evicted: &mut Evicted) {
-    let first = detached.block * BLOCK_PAGES;
+    let first = detached.blocks.start * BLOCK_PAGES;
     let group = engine.pages.lock(first);
     for bit in bits(detached.pages) {
         let page = first + bit;
@@ -206,10 +214,22 @@ fn commit(engine: &Engine, detached: &Detached, evicted: &mut Evicted) {
             (false, false) => {}
         }
     }
-    engine.staging.hold(detached.place, None);
     engine.evictions.fetch_add(detached.pages.count_ones().into(), Ordering::Relaxed);
-    engine.pages.block(detached.block).end_eviction();
-    requeue_if_resident(engine, &group, detached.block);
+    release(engine, &group, detached);
+}
+
+/// Ends the eviction of a stretch; its group is locked. A block with resident pages is in the queue, one without is not.
+fn release(engine: &Engine, group: &Group<'_>, detached: &Detached) {
+    for (at, block) in detached.blocks.clone().enumerate() {
+        engine.staging.hold(detached.place + at, None);
+        engine.pages.block(block).end_eviction();
+        let first = block * BLOCK_PAGES;
+        if (first..first + BLOCK_PAGES).any(|page| group.state(page) == State::Resident) {
+            engine.enqueue(block);
+        } else {
+            engine.pages.block(block).clear_queued();
+        }
+    }
 }
 
 /// Gives a page that is being evicted back to the program; its group is locked.
@@ -226,9 +246,9 @@ pub(crate) fn take_back(engine: &Engine, group: &Group<'_>, page: usize, staged:
 
 /// The pages that shall leave (resident and cold, or lukewarm beside those; the others pay for being spared), and
 /// those that are not there.
-fn choose(group: &Group<'_>, first: usize) -> (u16, u16) {
+fn choose(group: &Group<'_>, first: usize, count: usize) -> (Mask, Mask) {
     let (mut cold, mut lukewarm, mut absent) = (0, 0, 0);
-    for bit in 0..BLOCK_PAGES {
+    for bit in 0..count {
         let page = first + bit;
         if group.state(page) != State::Resident {
             absent |= 1 << bit;
@@ -239,7 +259,7 @@ fn choose(group: &Group<'_>, first: usize) -> (u16, u16) {
         }
     }
     let leaving = with_neighbours(cold, lukewarm);
-    for bit in bits(!leaving & !absent) {
+    for bit in bits(ones(0..count) & !leaving & !absent) {
         let page = first + bit;
         group.set_heat(page, group.heat(page) - 1);
     }
@@ -247,12 +267,8 @@ fn choose(group: &Group<'_>, first: usize) -> (u16, u16) {
 }
 
 /// `cold`, and what of `lukewarm` lies in one run with it.
-fn with_neighbours(cold: u16, lukewarm: u16) -> u16 {
-    let together = |run: &Range<usize>| run.clone().fold(0, |mask, bit| mask | 1 << bit);
-    runs(cold | lukewarm)
-        .map(|run| together(&run))
-        .filter(|mask| mask & cold != 0)
-        .fold(0, |all, mask| all | mask)
+fn with_neighbours(cold: Mask, lukewarm: Mask) -> Mask {
+    runs(cold | lukewarm).map(ones).filter(|run| run & cold != 0).fold(0, |all, run| all | run)
 }
 
 /// What kept pages from being moved.
@@ -266,62 +282,79 @@ struct Refused {
 fn detach(
     engine: &Engine,
     group: &Group<'_>,
-    (first, cold): (usize, u16),
+    (first, cold): (usize, Mask),
     run: Range<usize>,
     staging: usize,
     refused: &mut Refused,
-) -> u16 {
+) -> Mask {
     let mut detached = 0;
-    let mut at = run.start;
+    let (mut at, mut most) = (run.start, run.len());
     let mut unshared = false;
     while at < run.end {
-        let page = first + at;
-        let (from, to) = (engine.pages.addr(page), staging + at * PAGE);
-        let progress = engine.uffd.move_pages(to, from, (run.end - at) * PAGE);
-        let (done, stopped) = (progress.bytes / PAGE, progress.stopped);
-        for bit in (at..at + done).filter(|bit| cold >> bit & 1 != 0) {
+        let count = most.min(run.end - at);
+        let progress =
+            engine.uffd.move_pages(staging + at * PAGE, engine.pages.addr(first + at), count * PAGE);
+        let moved = at..at + progress.bytes / PAGE;
+        for bit in moved.clone().filter(|bit| cold >> bit & 1 != 0) {
             group.set(first + bit, State::Evicting);
             detached |= 1 << bit;
         }
-        at += done;
-        match stopped {
-            None => {}
-            Some(Errno::BUSY) if !unshared && present(engine, from, 1) != 0 => {
-                unshared = sys::unshare(from, PAGE).is_ok();
-                if !unshared {
-                    group.set_heat(page, STUCK);
-                    at += 1;
-                }
+        unshared &= moved.is_empty();
+        at = moved.end;
+        let addr = engine.pages.addr(first + at);
+        match progress.stopped {
+            None => most *= 2,
+            // More than one mapping: each by itself.
+            Some(Errno::INVAL) if count > 1 => most = count / 2,
+            Some(Errno::BUSY)
+                if !unshared && present(engine, addr, 1) != 0 && sys::unshare(addr, PAGE).is_ok() =>
+            {
+                unshared = true;
             }
             Some(errno) => {
                 refused.readonly |= errno == Errno::INVAL;
-                group.set_heat(page, STUCK);
+                group.set_heat(first + at, STUCK);
                 at += 1;
                 unshared = false;
             }
         }
-        if done > 0 {
-            unshared = false;
+    }
+    detached
+}
+
+/// What of a stretch the program may not write now: nobody changes it while the space is locked, so a copy and a discard
+/// are as good as a move. Returns the pages that lie in the window now.
+fn detach_readonly(engine: &Engine, first: usize, count: usize, staging: usize) -> Mask {
+    let space = engine.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let group = engine.pages.lock(first);
+    let mut detached = 0;
+    for bit in bits(really_there(engine, &group, first, count)) {
+        let page = first + bit;
+        let readonly = space
+            .area_at(engine.pages.addr(page))
+            .is_some_and(|(_, area)| area.kind == Kind::Anonymous && !area.prot.writable() && !area.locked);
+        if readonly && copy_out(engine, page, 1, staging + bit * PAGE) == Ok(1) {
+            group.set(page, State::Evicting);
+            detached |= 1 << bit;
         }
     }
     detached
 }
 
 /// Puts zeros where a page was taken for resident that the program had discarded by a system call of its own. To read
-/// such a page of the window would cause a fault.
-fn fill_holes(engine: &Engine, place: usize, pages: u16) {
-    let staging = engine.staging.addr(place);
-    for bit in bits(pages & !present(engine, staging, BLOCK_PAGES)) {
+/// such a page of the window would cause a fault, which the handler cannot wait for.
+pub(crate) fn fill_holes(engine: &Engine, staging: usize, pages: Mask, count: usize) {
+    for bit in bits(pages & !present(engine, staging, count)) {
         engine.uffd.zeropage(staging + bit * PAGE, PAGE);
     }
 }
 
-/// The resident pages of a block. Those that the program has discarded by a system call of its own are noticed: they are
+/// The resident pages of a stretch. Those that the program has discarded by a system call of its own are noticed: they are
 /// None. To read one for a copy would wait for a fault that the group's lock keeps from being resolved.
-fn really_there(engine: &Engine, group: &Group<'_>, first: usize) -> u16 {
+fn really_there(engine: &Engine, group: &Group<'_>, first: usize, count: usize) -> Mask {
     let resident = |bit: &usize| group.state(first + bit) == State::Resident;
-    let taken = (0..BLOCK_PAGES).filter(resident).fold(0, |mask, bit| mask | 1 << bit);
-    let there = present(engine, engine.pages.addr(first), BLOCK_PAGES);
+    let taken = (0..count).filter(resident).fold(0, |mask, bit| mask | 1 << bit);
+    let there = present(engine, engine.pages.addr(first), count);
     for bit in bits(taken & !there) {
         group.set(first + bit, State::None);
     }
@@ -336,7 +369,7 @@ fn detach_by_copy(
     first: usize,
     run: Range<usize>,
     staging: usize,
-) -> u16 {
+) -> Mask {
     let (page, count) = (first + run.start, run.len());
     let addr = engine.pages.addr(page);
     let protected = engine.uffd.write_protect(addr, count * PAGE, true);
@@ -356,7 +389,7 @@ fn detach_by_copy(
 
 /// Copies pages that cannot change now into the window, and drops them. The group is locked. Returns the pages
 /// (bits, from `page` on) that were dropped: where one cannot be (it is locked), those before it may be gone already.
-fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<u16, Errno> {
+fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<Mask, Errno> {
     let addr = engine.pages.addr(page);
     // Not straight into the window: its pages are missing, and only the handler could bring them.
     let mut copy = [0u8; BLOCK_BYTES];
@@ -368,64 +401,54 @@ fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<u16
         return Err(errno);
     }
     if sys::discard(addr, count * PAGE).is_ok() {
-        return Ok(u16::MAX >> (BLOCK_PAGES - count));
+        return Ok(ones(0..count));
     }
     let kept = present(engine, addr, count);
     for bit in bits(kept) {
         let _ = sys::discard(to + bit * PAGE, PAGE);
     }
-    Ok(!kept & (u16::MAX >> (BLOCK_PAGES - count)))
+    Ok(ones(0..count) & !kept)
 }
 
-/// Which of up to 16 pages have contents.
-fn present(engine: &Engine, addr: usize, count: usize) -> u16 {
-    let mut entries = [0u8; BLOCK_PAGES * 8];
+/// Which pages of a stretch have contents.
+fn present(engine: &Engine, addr: usize, count: usize) -> Mask {
+    let mut entries = [0u8; STRETCH_PAGES * 8];
     match sys::have_contents(engine.pagemap.as_fd(), addr, &mut entries[..count * 8]) {
-        Ok(there) => there.enumerate().fold(0, |mask, (bit, there)| mask | u16::from(there) << bit),
+        Ok(there) => there.enumerate().fold(0, |mask, (bit, there)| mask | Mask::from(there) << bit),
         Err(_) => engine.die("a page was lost: /proc/self/pagemap cannot be read"),
     }
 }
 
-/// Ends the eviction of a block that gave nothing; its group is locked.
-fn give_up(engine: &Engine, group: &Group<'_>, block: usize) {
-    engine.pages.block(block).end_eviction();
-    requeue_if_resident(engine, group, block);
-}
-
-/// A block with resident pages is in the queue, one without is not; its group is locked.
-fn requeue_if_resident(engine: &Engine, group: &Group<'_>, block: usize) {
-    let first = block * BLOCK_PAGES;
-    if (first..first + BLOCK_PAGES).any(|page| group.state(page) == State::Resident) {
-        engine.enqueue(block);
-    } else {
-        engine.pages.block(block).clear_queued();
-    }
+/// The bits of a range that is not empty.
+fn ones(range: Range<usize>) -> Mask {
+    Mask::MAX >> (STRETCH_PAGES - range.len()) << range.start
 }
 
 /// The ranges of set bits.
-fn runs(mask: u16) -> impl Iterator<Item = Range<usize>> {
-    let mut rest = u32::from(mask);
+fn runs(mask: Mask) -> impl Iterator<Item = Range<usize>> {
+    let mut rest = mask;
     std::iter::from_fn(move || {
         (rest != 0).then(|| {
             let start = rest.trailing_zeros();
             let end = start + (rest >> start).trailing_ones();
-            rest &= u32::MAX.checked_shl(end).unwrap_or(0);
+            rest &= Mask::MAX.checked_shl(end).unwrap_or(0);
             start as usize..end as usize
         })
     })
 }
 
 /// The ranges that begin and end with a page of `cold` and hold no page that is in neither mask.
-fn spans(cold: u16, absent: u16) -> impl Iterator<Item = Range<usize>> {
+fn spans(cold: Mask, absent: Mask) -> impl Iterator<Item = Range<usize>> {
     runs(cold | absent).filter_map(move |run| {
-        let mut inside = run.filter(|bit| cold >> bit & 1 != 0);
-        let start = inside.next()?;
-        Some(start..inside.next_back().unwrap_or(start) + 1)
+        let cold = cold & ones(run);
+        let end = (Mask::BITS - cold.leading_zeros()) as usize;
+        (cold != 0).then(|| cold.trailing_zeros() as usize..end)
     })
 }
 
-fn bits(mask: u16) -> impl Iterator<Item = usize> {
-    (0..BLOCK_PAGES).filter(move |bit| mask >> bit & 1 != 0)
+/// The numbers of the set bits.
+fn bits(mask: Mask) -> impl Iterator<Item = usize> {
+    runs(mask).flatten()
 }
 
 fn staged_page(addr: usize) -> &'static Page {
@@ -440,8 +463,8 @@ mod tests {
 
     #[test]
     fn runs_are_the_set_bits() {
-        for mask in [0u16, 1, 0x8000, 0xffff, 0b0110_1110_0000_0001] {
-            let mut again = 0u16;
+        for mask in [0, 1, 1 << 127, Mask::MAX, Mask::MAX >> 64, 0b0110_1110_0000_0001] {
+            let mut again = 0;
             for run in runs(mask) {
                 assert!(!run.is_empty());
                 for bit in run {

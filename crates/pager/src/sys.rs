@@ -74,6 +74,20 @@ pub(crate) fn touch(addr: usize) {
     unsafe { std::ptr::with_exposed_provenance::<u8>(addr).read_volatile() };
 }
 
+/// Clears the referenced bits.
+#[cfg(test)]
+pub(crate) fn make_cold(addr: usize, len: usize) -> Result<(), Errno> {
+    advise(addr, len, Advice::LinuxCold)
+}
+
+/// Whether a page of our own or of the managed range is in the page tables.
+pub(crate) fn is_present(addr: usize) -> Result<bool, Errno> {
+    let mut present = 0u8;
+    // SAFETY: for one page the kernel writes one byte, and reads none of the program's.
+    let result = unsafe { libc::syscall(libc::SYS_mincore, addr, PAGE, std::ptr::from_mut(&mut present)) };
+    if result == 0 { Ok(present & 1 != 0) } else { Err(Errno::NOMEM) }
+}
+
 /// Leaves the range out of core dumps: they would walk all of the reserved address space.
 pub(crate) fn exclude_from_dumps(addr: usize, len: usize) -> Result<(), Errno> {
     advise(addr, len, Advice::LinuxDontDump)

@@ -4,6 +4,7 @@
 //! space is changing) and report how far they came in a field that holds bytes *or* a negative errno. The
 //! functions here return [`Progress`] so that no caller mistakes the one for the other.
 
+use crate::sys::{self, PAGE};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -203,16 +204,36 @@ impl Uffd {
         self.transfer(linux_raw_sys::ioctl::UFFDIO_COPY.into(), arg)
     }
 
-    /// Moves pages, holes included, out of `src` into the missing pages of `dst`.
+    /// Moves pages, holes included, out of `src` into missing pages of `dst`. Nobody else may fill those.
+    ///
+    /// Linux 6.18 does not always tell what it has moved: when something changes a page's table entry at the wrong moment
+    /// (the processor notes a write, DAMON clears a referenced bit), it tries again, succeeds, forgets to go on, and then
+    /// finds what it has moved in its own way (EEXIST; `move_pages` in `mm/userfaultfd.c` keeps the EAGAIN in `err`). What
+    /// is present there and no longer here has been moved.
     pub(crate) fn move_pages(&self, dst: usize, src: usize, len: usize) -> Progress {
-        let arg = TransferArg {
-            dst: dst as u64,
-            src: src as u64,
-            len: len as u64,
-            mode: MOVE_MODE_ALLOW_SRC_HOLES,
-            done: 0,
-        };
-        self.transfer(UFFDIO_MOVE, arg)
+        let mut bytes = 0;
+        loop {
+            let (to, from, rest) = (dst + bytes, src + bytes, len - bytes);
+            let arg = TransferArg {
+                dst: to as u64,
+                src: from as u64,
+                len: rest as u64,
+                mode: MOVE_MODE_ALLOW_SRC_HOLES,
+                done: 0,
+            };
+            let Progress { bytes: told, stopped } = self.transfer(UFFDIO_MOVE, arg);
+            bytes += told;
+            let untold = match stopped {
+                Some(Errno::EXIST) => moved_untold(to + told, from + told, rest - told),
+                _ => 0,
+            };
+            bytes += untold;
+            match stopped {
+                _ if bytes == len => return Progress { bytes, stopped: None },
+                Some(Errno::EXIST) if untold > 0 => {}
+                _ => return Progress { bytes, stopped },
+            }
+        }
     }
 
     fn transfer(&self, request: u64, mut arg: TransferArg) -> Progress {
@@ -281,6 +302,12 @@ impl Message {
     }
 }
 
+/// Bytes of pages, from the first on, that are present at `dst` and not at `src`.
+fn moved_untold(dst: usize, src: usize, len: usize) -> usize {
+    let is = |addr| sys::is_present(addr).unwrap_or(false);
+    (0..len).step_by(PAGE).take_while(|at| is(dst + at) && !is(src + at)).count() * PAGE
+}
+
 fn range(start: usize, len: usize) -> RangeArg {
     RangeArg { start: start as u64, len: len as u64 }
 }
@@ -327,4 +354,53 @@ fn ioctl<T>(fd: RawFd, request: u64, arg: &mut T) -> Result<(), Errno> {
 fn last_errno() -> Errno {
     // SAFETY: errno of this thread; set by the call before.
     Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    const PAGES: usize = 16;
+
+    /// A page of the range, as an atomic word.
+    fn word(base: usize, page: usize) -> &'static AtomicU64 {
+        // SAFETY: the mapping stays until the test ends; every access to it is through such words.
+        unsafe { &*std::ptr::with_exposed_provenance::<AtomicU64>(base + page * PAGE) }
+    }
+
+    #[test]
+    fn what_is_moved_is_told_also_when_it_changes_meanwhile() {
+        let uffd = match Uffd::open() {
+            Ok(uffd) if uffd.can_move() => uffd,
+            other => return eprintln!("skipped: needs UFFDIO_MOVE ({other:?})"),
+        };
+        let [here, there] = [(); 2].map(|()| sys::map_own(PAGES * PAGE).unwrap().addr().get());
+        for base in [here, there] {
+            uffd.register(base, PAGES * PAGE).unwrap();
+        }
+        let source = vec![7u8; PAGES * PAGE];
+        assert_eq!(uffd.copy(here, source.as_ptr().addr(), source.len()).stopped, None);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Waits whenever its page is away, and has its table entry change all the time.
+            let writer = scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    sys::make_cold(here, PAGE).unwrap();
+                    word(here, 0).fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let both_ways = [(there, here), (here, there)];
+            let wrong = (0..50_000).flat_map(|_| both_ways).enumerate().find_map(|(round, (to, from))| {
+                let moved = uffd.move_pages(to, from, PAGES * PAGE);
+                (moved.bytes != PAGES * PAGE || moved.stopped.is_some()).then_some((round, moved))
+            });
+            done.store(true, Ordering::Relaxed);
+            // The page may be lost, and the writer must not wait for it.
+            uffd.zeropage(here, PAGE);
+            assert!(wrong.is_none(), "{wrong:?}");
+            writer.join().unwrap();
+        });
+        [here, there].iter().for_each(|base| sys::unmap_own(*base, PAGES * PAGE));
+    }
 }
