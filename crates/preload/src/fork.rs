@@ -7,11 +7,17 @@
 
 use std::mem;
 
+use crate::exec::jump;
 use crate::sys::PAGE;
 use crate::tls::{self, Internal, Masked};
 use crate::{brk, gate, host, init, internal, large, libc_data, stack, threads};
 
 extern "C" fn before() {
+    before_copy(&[]);
+}
+
+/// `also` are addresses whose pages are touched before the fork is over.
+fn before_copy(also: &[usize]) {
     let Some(pager) = init::pager() else { return };
     // Until the end: a signal handler may touch memory, and nobody would bring it back.
     mem::forget(Masked::enter());
@@ -21,6 +27,7 @@ extern "C" fn before() {
     brk::before_fork();
     let mut touched = libc_data::pages();
     touched.extend(own_frames());
+    touched.extend(also);
     stack::run(move || pager.stop_for_fork(&touched));
     internal::before_fork();
 }
@@ -95,4 +102,40 @@ pub extern "C" fn bare_fork() -> libc::pid_t {
         in_parent();
     }
     pid
+}
+
+unsafe extern "C" {
+    fn ramfold_find_clone();
+}
+
+/// Finds libc's clone; there is one thread.
+pub fn find() {
+    let _internal = Internal::enter();
+    // SAFETY: looks for a name only.
+    unsafe { ramfold_find_clone() };
+}
+
+jump! {
+    clone => ramfold_clone,
+    syscall => ramfold_syscall,
+}
+
+/// For clone.c: before a copy of the process that libc's fork knows nothing of.
+///
+/// # Safety
+/// `count` addresses lie at `touched`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ramfold_begin_copy(touched: *const usize, count: usize) -> libc::c_int {
+    if !init::is_active() {
+        return 0;
+    }
+    // SAFETY: the caller's; a null pointer comes with none.
+    before_copy(if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(touched, count) } });
+    1
+}
+
+/// For clone.c: after it.
+#[unsafe(no_mangle)]
+extern "C" fn ramfold_end_copy(in_the_child: libc::c_int) {
+    if in_the_child != 0 { in_child() } else { in_parent() }
 }

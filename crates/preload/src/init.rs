@@ -140,6 +140,7 @@ fn make_pager() -> bool {
 extern "C" fn constructor() {
     if is_active() {
         direct::find();
+        fork::find();
         exec::keep_environment();
         libc_data::find();
         threads::register_main();

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | malloc, free and their family | the heap lies in managed memory | heap.rs, large.rs |
 //! | mmap and its family, brk, sbrk | so does other private anonymous memory | mappings.rs, brk.rs |
-//! | `_Fork`, and handlers for fork | the child needs its own copy of what is evicted | fork.rs, gate.rs |
+//! | `_Fork`, clone, syscall, and handlers for fork | the child needs its own copy of what is evicted | fork.rs, clone.c, gate.rs |
 //! | pthread_create, thrd_create | tables of threads stay out of managed memory; threads are counted | threads.rs |
 //! | fopen and its family | so do streams | streams.rs |
 //! | close, dup2, close_range, ... | the pager's descriptors stay open | descriptors.rs |

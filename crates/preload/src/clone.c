@@ -1,0 +1,137 @@
+/* Copies of the process that are made without fork(): clone() without CLONE_VM, and the same by syscall().
+ *
+ * The child has a pager of its own only if fork.rs knows of the copy; else what is away would read as zeros there. What
+ * shares the parent's memory is passed on as it is. Not seen, as by any library: a system call made by the program's own
+ * instructions. In C, since these functions vary in their arguments. */
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#ifndef SYS_clone3
+#define SYS_clone3 435
+#endif
+
+enum { PAGE = 4096, STACK_IN_USE = 16384 };
+
+/* The beginning of struct clone_args, whose later fields lead to nothing that is written. */
+struct new_process {
+    uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls;
+    uint64_t later[24];
+};
+
+/* fork.rs: everything stands still, with the pages of those addresses in memory; 0 if there is nothing to stop. */
+int ramfold_begin_copy(const uintptr_t *touched, size_t count);
+void ramfold_end_copy(int in_child);
+
+static int (*real_clone)(int (*)(void *), void *, int, void *, ...);
+
+void ramfold_find_clone(void) { real_clone = dlsym(RTLD_NEXT, "clone"); }
+
+struct start {
+    int (*function)(void *);
+    void *argument;
+};
+
+static int start_child(void *start) {
+    struct start copy = *(struct start *)start;
+    ramfold_end_copy(1);
+    return copy.function(copy.argument);
+}
+
+int ramfold_clone(int (*function)(void *), void *stack, int flags, void *argument, ...) {
+    va_list list;
+    va_start(list, argument);
+    void *parent_tid = va_arg(list, void *), *tls = va_arg(list, void *), *child_tid = va_arg(list, void *);
+    va_end(list);
+    if (!real_clone) ramfold_find_clone();
+    uintptr_t touched[STACK_IN_USE / PAGE + 3];
+    size_t count = 0;
+    for (int below = 1; below <= STACK_IN_USE; below += PAGE) touched[count++] = (uintptr_t)stack - below;
+    touched[count++] = (uintptr_t)stack - STACK_IN_USE;
+    if (flags & (CLONE_PARENT_SETTID | CLONE_PIDFD)) touched[count++] = (uintptr_t)parent_tid;
+    if (flags & CLONE_CHILD_SETTID) touched[count++] = (uintptr_t)child_tid;
+    if (flags & CLONE_VM || !function || !stack || !ramfold_begin_copy(touched, count))
+        return real_clone(function, stack, flags, argument, parent_tid, tls, child_tid);
+    struct start start = {function, argument};
+    int pid = real_clone(start_child, stack, flags, &start, parent_tid, tls, child_tid);
+    int error = errno;
+    ramfold_end_copy(0);
+    errno = error;
+    return pid;
+}
+
+/* As libc's syscall(). */
+static long call(long number, const long a[6]) {
+    long result;
+#if defined(__x86_64__)
+    register long r10 __asm__("r10") = a[3], r8 __asm__("r8") = a[4], r9 __asm__("r9") = a[5];
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+#elif defined(__aarch64__)
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a[0], x1 __asm__("x1") = a[1];
+    register long x2 __asm__("x2") = a[2], x3 __asm__("x3") = a[3], x4 __asm__("x4") = a[4], x5 __asm__("x5") = a[5];
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+    result = x0;
+#endif
+    if ((unsigned long)result > -4096ul) {
+        errno = (int)-result;
+        return -1;
+    }
+    return result;
+}
+
+static long copy_process(long number, const long a[6], const uintptr_t *touched, size_t count) {
+    if (!ramfold_begin_copy(touched, count)) return call(number, a);
+    long pid = call(number, a);
+    int error = errno;
+    ramfold_end_copy(pid == 0);
+    errno = error;
+    return pid;
+}
+
+static long call_clone(const long a[6]) {
+    unsigned long flags = (unsigned long)a[0];
+    if (flags & CLONE_VM || a[1]) return call(SYS_clone, a);
+#if defined(__x86_64__)
+    uintptr_t touched[] = {(uintptr_t)a[2], (uintptr_t)a[3]};
+#else
+    uintptr_t touched[] = {(uintptr_t)a[2], (uintptr_t)a[4]};
+#endif
+    return copy_process(SYS_clone, a, touched, 2);
+}
+
+static long call_clone3(const long a[6]) {
+    struct new_process process = {0};
+    size_t size = (size_t)a[1];
+    if (!a[0] || size < 64 || size > sizeof process) return call(SYS_clone3, a);
+    memcpy(&process, (const void *)a[0], size);
+    if (process.flags & CLONE_VM || process.stack) return call(SYS_clone3, a);
+    uintptr_t touched[] = {process.pidfd, process.child_tid, process.parent_tid};
+    const long copied[6] = {(long)&process, (long)size};
+    return copy_process(SYS_clone3, copied, touched, 3);
+}
+
+long ramfold_syscall(long number, ...) {
+    va_list list;
+    va_start(list, number);
+    long a[6];
+    for (int i = 0; i < 6; i++) a[i] = va_arg(list, long);
+    va_end(list);
+    switch (number) {
+    case SYS_clone: return call_clone(a);
+    case SYS_clone3: return call_clone3(a);
+#ifdef SYS_fork
+    case SYS_fork: return copy_process(number, a, NULL, 0);
+#endif
+    default: return call(number, a);
+    }
+}
