@@ -137,15 +137,21 @@ impl Evictor {
             for run in spans(cold, absent) {
                 pages |= detach(engine, &group, (first, cold), run, staging, &mut refused);
             }
+            let there = present(engine, staging, count);
+            // Whatever else came along, and whyever: it is not lost.
+            for bit in bits(there & !pages) {
+                group.set(first + bit, State::Evicting);
+            }
+            pages |= there;
+            if self.alone {
+                fill_holes(engine, staging, pages & !there);
+            }
         } else {
             for run in runs(cold & really_there(engine, &group, first, count)) {
                 pages |= detach_by_copy(engine, &group, first, run, staging);
             }
         }
         drop(group);
-        if self.alone {
-            fill_holes(engine, staging, pages, count);
-        }
         if refused.readonly {
             pages |= detach_readonly(engine, first, count, staging);
         }
@@ -232,8 +238,15 @@ fn release(engine: &Engine, group: &Group<'_>, detached: &Detached) {
     }
 }
 
+/// Gives a page that is touched while it is being evicted back to the program; its group is locked. For the handler, which
+/// cannot wait for a hole in the window to be filled.
+pub(crate) fn rescue(engine: &Engine, group: &Group<'_>, page: usize, staged: usize) {
+    fill_holes(engine, staged, !present(engine, staged, 1) & 1);
+    take_back(engine, group, page, staged);
+}
+
 /// Gives a page that is being evicted back to the program; its group is locked.
-pub(crate) fn take_back(engine: &Engine, group: &Group<'_>, page: usize, staged: usize) {
+fn take_back(engine: &Engine, group: &Group<'_>, page: usize, staged: usize) {
     let addr = engine.pages.addr(page);
     match engine.uffd.copy(addr, staged, PAGE).stopped {
         None => group.set(page, State::Resident),
@@ -341,10 +354,10 @@ fn detach_readonly(engine: &Engine, first: usize, count: usize, staging: usize) 
     detached
 }
 
-/// Puts zeros where a page was taken for resident that the program had discarded by a system call of its own. To read
-/// such a page of the window would cause a fault, which the handler cannot wait for.
-pub(crate) fn fill_holes(engine: &Engine, staging: usize, pages: Mask, count: usize) {
-    for bit in bits(pages & !present(engine, staging, count)) {
+/// Puts zeros into the window where a page was taken for resident that the program had discarded by a system call of its
+/// own. To read such a page would cause a fault, which the handler cannot wait for.
+fn fill_holes(engine: &Engine, staging: usize, holes: Mask) {
+    for bit in bits(holes) {
         engine.uffd.zeropage(staging + bit * PAGE, PAGE);
     }
 }

@@ -8,7 +8,7 @@
 //! the program), and only then invalidated in the store. A page that cannot be loaded ends the program.
 
 use crate::engine::Engine;
-use crate::evict::{Evictor, fill_holes, take_back};
+use crate::evict::{self, Evictor};
 use crate::pages::{GROUP_PAGES, Group, State};
 use crate::segment::Counter;
 use crate::streams::Streams;
@@ -239,8 +239,7 @@ fn rescue(engine: &Engine, group: &Group<'_>, page: usize) {
     let Some(staged) = engine.staging.find(page) else {
         engine.die("a page was lost: it is in no staging window");
     };
-    fill_holes(engine, staged, 1, 1);
-    take_back(engine, group, page, staged);
+    evict::rescue(engine, group, page, staged);
     group.set_heat(page, group.heat(page) + HOTTEST);
     let addr = engine.pages.addr(page);
     engine.uffd.wake(addr, PAGE);
