@@ -51,13 +51,15 @@ int ramfold_clone(int (*function)(void *), void *stack, int flags, void *argumen
     void *parent_tid = va_arg(list, void *), *tls = va_arg(list, void *), *child_tid = va_arg(list, void *);
     va_end(list);
     if (!real_clone) ramfold_find_clone();
+    if (flags & CLONE_VM || !function || !stack)
+        return real_clone(function, stack, flags, argument, parent_tid, tls, child_tid);
     uintptr_t touched[STACK_IN_USE / PAGE + 3];
     size_t count = 0;
     for (int below = 1; below <= STACK_IN_USE; below += PAGE) touched[count++] = (uintptr_t)stack - below;
     touched[count++] = (uintptr_t)stack - STACK_IN_USE;
     if (flags & (CLONE_PARENT_SETTID | CLONE_PIDFD)) touched[count++] = (uintptr_t)parent_tid;
     if (flags & CLONE_CHILD_SETTID) touched[count++] = (uintptr_t)child_tid;
-    if (flags & CLONE_VM || !function || !stack || !ramfold_begin_copy(touched, count))
+    if (!ramfold_begin_copy(touched, count))
         return real_clone(function, stack, flags, argument, parent_tid, tls, child_tid);
     struct start start = {function, argument};
     int pid = real_clone(start_child, stack, flags, &start, parent_tid, tls, child_tid);

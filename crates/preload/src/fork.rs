@@ -96,11 +96,7 @@ pub extern "C" fn bare_fork() -> libc::pid_t {
     before();
     // SAFETY: the program's.
     let pid = unsafe { real() };
-    if pid == 0 {
-        in_child();
-    } else {
-        in_parent();
-    }
+    ramfold_end_copy((pid == 0).into());
     pid
 }
 
@@ -134,7 +130,7 @@ unsafe extern "C" fn ramfold_begin_copy(touched: *const usize, count: usize) -> 
     1
 }
 
-/// For clone.c: after it.
+/// After it, or after a bare fork.
 #[unsafe(no_mangle)]
 extern "C" fn ramfold_end_copy(in_the_child: libc::c_int) {
     if in_the_child != 0 { in_child() } else { in_parent() }
