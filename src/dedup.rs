@@ -11,6 +11,7 @@
 
 use crate::bits::{low_size, low16};
 use crate::index::Place;
+use crate::prefetch::prefetch;
 use std::sync::Mutex;
 
 const TABLES: usize = 64;
@@ -120,6 +121,14 @@ pub(crate) struct Dedup {
 impl Dedup {
     pub(crate) fn new() -> Self {
         Self { tables: (0..TABLES).map(|_| Mutex::default()).collect() }
+    }
+
+    /// Tells that the hash will be looked for soon.
+    pub(crate) fn prefetch(&self, hash: u64) {
+        let table = crate::lock(&self.tables[Self::table(hash)]);
+        if !table.sets.is_empty() {
+            prefetch(&table.sets[table.split(hash).0]);
+        }
     }
 
     /// Where a page of this hash was last stored, perhaps.

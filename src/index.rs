@@ -13,7 +13,7 @@ use crate::entry::Entry;
 use crate::leaf::{LEAF_PAGES, Leaf};
 use crate::lru::{Lru, NONE};
 use crate::pools::{Key, PoolId};
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_bytes;
 use crate::stats::Counts;
 use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -110,7 +110,8 @@ impl Index {
 
     /// Tells that the shard will be locked soon.
     pub(crate) fn prefetch(&self, shard: usize) {
-        prefetch(&self.shards[shard]);
+        let shard = &self.shards[shard];
+        prefetch_bytes(std::ptr::from_ref(shard).cast(), size_of_val(shard));
     }
 
     /// The stamp that the next leaf at a tail will have.

@@ -102,7 +102,7 @@ impl Leaf {
         if self.occupied >> bit & 1 != 0 || len < self.entries.capacity() {
             return Ok(());
         }
-        let room = (len + len / 2).clamp(MIN_ROOM, MAX_ROOM);
+        let room = (len + (len / 2).max(8)).clamp(MIN_ROOM, MAX_ROOM);
         self.entries.try_reserve_exact(room - len)
     }
 

@@ -55,7 +55,7 @@ pub struct Store {
     pub(crate) counters: Counters,
     /// The pool was at its limit and has not been under the accept threshold since.
     pub(crate) was_full: AtomicBool,
-    pub(crate) shrinking: Mutex<()>,
+    pub(crate) shrinking: Mutex<Batch>,
 }
 
 /// One thread's working memory.
@@ -63,7 +63,6 @@ pub struct Scratch {
     pub(crate) codecs: Scratches,
     /// A page while it is compressed, or comes from the tier.
     pub(crate) packed: Box<Page>,
-    batch: Batch,
     /// The key after the one that was loaded last.
     pub(crate) next: Option<Key>,
 }
@@ -71,12 +70,6 @@ pub struct Scratch {
 impl std::fmt::Debug for Scratch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Scratch").finish_non_exhaustive()
-    }
-}
-
-impl Scratch {
-    pub(crate) fn batch(&mut self) -> &mut Batch {
-        &mut self.batch
     }
 }
 
@@ -119,6 +112,9 @@ pub enum StoreError {
     NoMeta,
 }
 
+/// The number of a zpool, and room in it.
+type Room = (usize, Handle);
+
 /// What was found to have the contents of a page that is to be stored.
 enum Duplicate {
     /// The entry of its own key.
@@ -160,7 +156,7 @@ impl Store {
             dedup: Dedup::new(),
             counters: Counters::default(),
             was_full: AtomicBool::new(false),
-            shrinking: Mutex::new(()),
+            shrinking: Mutex::default(),
         }
     }
 
@@ -170,7 +166,7 @@ impl Store {
         let mut codecs = Scratches::default();
         let (number, codec) = self.codecs.current();
         codecs.of(number, codec);
-        Scratch { codecs, packed: Box::new([0; PAGE_SIZE]), batch: Batch::default(), next: None }
+        Scratch { codecs, packed: Box::new([0; PAGE_SIZE]), next: None }
     }
 
     /// A new pool of keys. `memlimit` bounds the bytes that its pages take in the zpools (what is shared is not
@@ -213,23 +209,41 @@ impl Store {
         if !self.knobs.enabled.load(Relaxed) {
             return Err(StoreError::Disabled);
         }
-        self.index.prefetch(spot.shard());
         if self.knobs.same_filled.load(Relaxed)
             && let Some(word) = same_filled(page)
         {
             return self.publish(spot, Entry::same(word)).map(drop);
         }
-        let Scratch { codecs, packed, batch, .. } = scratch;
+        let Scratch { codecs, packed, .. } = scratch;
         let packed = self.pack(page, packed, codecs)?;
-        let duplicates = self.knobs.duplicates.load(Relaxed);
-        match duplicates.then(|| self.find_duplicate(spot, &packed)).flatten() {
-            Some(Duplicate::Itself) => return Ok(()),
-            Some(Duplicate::Other(entry)) => return self.publish(spot, entry).map(drop),
-            None => {}
+        if self.knobs.duplicates.load(Relaxed) {
+            return self.store_unless_duplicate(spot, &packed);
         }
-        let entry = self.place(spot.key.pool, &packed, batch)?;
-        let (place, pages) = self.publish(spot, entry)?;
-        if let (true, Some(place)) = (duplicates, place) {
+        let room = self.room(spot.key.pool, packed.bytes.len())?;
+        self.publish(spot, self.place(room, &packed)).map(drop)
+    }
+
+    /// Room is taken before it is known that it is needed, and what the search and the publication look at is asked for:
+    /// all of it is far away as a rule, and comes at the same time.
+    fn store_unless_duplicate(&self, spot: &Spot, packed: &Packed) -> Result<(), StoreError> {
+        self.dedup.prefetch(packed.hash);
+        self.index.prefetch(spot.shard());
+        let ahead = self.room_ahead(spot.key.pool, packed.bytes.len());
+        if let Some(duplicate) = self.find_duplicate(spot, packed) {
+            if let Some((number, handle)) = ahead {
+                self.zpools.get(number).free(handle);
+            }
+            return match duplicate {
+                Duplicate::Itself => Ok(()),
+                Duplicate::Other(entry) => self.publish(spot, entry).map(drop),
+            };
+        }
+        let room = match ahead {
+            Some(room) => room,
+            None => self.room(spot.key.pool, packed.bytes.len())?,
+        };
+        let (place, pages) = self.publish(spot, self.place(room, packed))?;
+        if let Some(place) = place {
             self.dedup.insert(packed.hash, place, pages);
         }
         Ok(())
@@ -283,27 +297,36 @@ impl Store {
     }
 
     /// Places the bytes in a zpool.
-    fn place(&self, pool: PoolId, packed: &Packed, batch: &mut Batch) -> Result<Entry, StoreError> {
+    fn place(&self, (number, handle): Room, packed: &Packed) -> Entry {
+        self.zpools.get(number).write(handle, packed.bytes);
+        packed.entry(handle, number)
+    }
+
+    /// Room for so many bytes in the zpool that takes them.
+    fn room(&self, pool: PoolId, size: usize) -> Result<Room, StoreError> {
         let (mut number, mut zpool) = self.zpools.current();
-        if packed.bytes.len() > zpool.max_size() {
+        if size > zpool.max_size() {
             number = self.whole_page_zpool()?;
             zpool = self.zpools.get(number);
         }
-        let handle = self.allocate(pool, zpool, packed.bytes.len(), batch)?;
-        zpool.write(handle, packed.bytes);
-        Ok(packed.entry(handle, number))
+        Ok((number, self.allocate(pool, zpool, size)?))
+    }
+
+    /// The same, if it is to be had at once and without shrinking; its memory is asked for.
+    fn room_ahead(&self, pool: PoolId, size: usize) -> Option<Room> {
+        let (number, zpool) = self.zpools.current();
+        if pool.is_limited() || size > zpool.max_size() {
+            return None;
+        }
+        let handle = self.allocate_within_limit(zpool, size).ok().flatten()?;
+        zpool.prefetch(handle, size);
+        Some((number, handle))
     }
 
     /// Room in the zpool, within the limits. Shrinks if that is this thread's business.
-    fn allocate(
-        &self,
-        pool: PoolId,
-        zpool: &dyn Zpool,
-        size: usize,
-        batch: &mut Batch,
-    ) -> Result<Handle, StoreError> {
+    fn allocate(&self, pool: PoolId, zpool: &dyn Zpool, size: usize) -> Result<Handle, StoreError> {
         if pool.is_limited() {
-            self.keep_memlimit(pool, size as u64, batch)?;
+            self.keep_memlimit(pool, size as u64)?;
         }
         if let Some(handle) = self.allocate_within_limit(zpool, size)? {
             return Ok(handle);
@@ -313,7 +336,7 @@ impl Store {
         if !self.knobs.shrink_inline {
             return Err(StoreError::Full);
         }
-        self.shrink_batched(batch);
+        self.shrink();
         self.allocate_within_limit(zpool, size)?.ok_or(StoreError::Full)
     }
 

@@ -15,14 +15,14 @@ use crate::index::{SHARDS, Shard};
 use crate::page::PAGE_SIZE;
 use crate::pools::{Key, PoolId, PoolKind};
 use crate::shared::Visit;
-use crate::store::{Scratch, Store, StoreError};
+use crate::store::{Store, StoreError};
 use crate::tier::WriteError;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Pages written at once.
 const BATCH_PAGES: usize = 256;
 /// Bytes written at once, more or less.
-const BATCH_BYTES: usize = 512 << 10;
+const BATCH_BYTES: usize = 256 << 10;
 /// What shrinking leaves free in any case: the largest unit in which a zpool grows.
 const ROOM: u64 = 16 * PAGE_SIZE as u64;
 /// Freed bytes that the zpools may keep in holes before they are asked to compact.
@@ -162,18 +162,8 @@ impl Store {
 
     /// Writes back (persistent) or drops (ephemeral) least recently used pages, in batches, until the pool is
     /// under the accept threshold.
-    pub fn shrink(&self, scratch: &mut Scratch) -> Shrunk {
-        self.shrink_batched(scratch.batch())
-    }
-
-    /// Bytes to which a full pool is brought down.
-    pub(crate) fn shrink_target(&self) -> u64 {
-        let limit = self.knobs.max_pool_bytes.load(Relaxed);
-        self.knobs.accept_bytes(limit).min(limit.saturating_sub(ROOM))
-    }
-
-    pub(crate) fn shrink_batched(&self, batch: &mut Batch) -> Shrunk {
-        let _one_at_a_time = crate::lock(&self.shrinking);
+    pub fn shrink(&self) -> Shrunk {
+        let batch = &mut *crate::lock(&self.shrinking);
         let before = self.pool_bytes();
         let mut run = Run::new(self);
         let stop = loop {
@@ -192,6 +182,12 @@ impl Store {
         };
         let freed_bytes = before.saturating_sub(self.pool_bytes());
         Shrunk { written_back: run.written_back, dropped: run.dropped, freed_bytes, stop }
+    }
+
+    /// Bytes to which a full pool is brought down.
+    pub(crate) fn shrink_target(&self) -> u64 {
+        let limit = self.knobs.max_pool_bytes.load(Relaxed);
+        self.knobs.accept_bytes(limit).min(limit.saturating_sub(ROOM))
     }
 
     /// Fills the batch with the least recently used pages of all shards. False if it found no more.
@@ -331,7 +327,7 @@ impl Store {
     }
 
     /// Makes room for `size` bytes under the limit of the pool, by its own least recently used pages.
-    pub(crate) fn keep_memlimit(&self, pool: PoolId, size: u64, batch: &mut Batch) -> Result<(), StoreError> {
+    pub(crate) fn keep_memlimit(&self, pool: PoolId, size: u64) -> Result<(), StoreError> {
         let fits = || {
             let (used, limit) = self.pools.usage(pool);
             used.saturating_add(size) <= limit
@@ -341,13 +337,13 @@ impl Store {
         }
         self.counters.pool_limit_hit.add(1);
         if size <= self.pools.usage(pool).1 {
-            self.shrink_pool(pool, size, batch);
+            self.shrink_pool(pool, size);
         }
         if fits() { Ok(()) } else { Err(StoreError::Full) }
     }
 
-    fn shrink_pool(&self, pool: PoolId, size: u64, batch: &mut Batch) {
-        let _one_at_a_time = crate::lock(&self.shrinking);
+    fn shrink_pool(&self, pool: PoolId, size: u64) {
+        let batch = &mut *crate::lock(&self.shrinking);
         let mut run = Run::new(self);
         if !run.takes(pool.kind()) {
             return;

@@ -4,10 +4,10 @@
 //! are half a percent. The contexts are made once for each thread and used again, as zram's `zcomp` does it.
 //! Source: <https://github.com/facebook/zstd/blob/dev/doc/zstd_compression_format.md>.
 //!
-//! Price: contexts of some hundred kilobytes for each thread ([`Codec::scratch`] compresses a page to have
-//! them allocated to their full size). A page that does not fit into `out` is noticed where the block is
-//! written, after the search for matches: it saves the entropy coding only. Guarantee: no allocation after
-//! [`Codec::scratch`], and the contexts' memory comes from the Rust heap ([`super::heap`]).
+//! Price: contexts of some hundred kilobytes for each thread, made when it first compresses or first decompresses. A
+//! page that does not fit into `out` is noticed where the block is written, after the search for matches: it saves the
+//! entropy coding only. Guarantee: no allocation after the first page, and the contexts' memory comes from the Rust
+//! heap ([`super::heap`]); without memory for them the page is refused.
 
 use super::{Codec, CompressError, DecompressError, Scratch, heap};
 use crate::page::{PAGE_SIZE, Page};
@@ -26,22 +26,33 @@ pub struct Zstd {
     level: c_int,
 }
 
-/// The contexts of one thread, owned.
+/// The contexts of one thread, each made when it is first wanted: who only loads pages needs no compressor.
 struct Contexts {
-    compressor: NonNull<ZSTD_CCtx>,
-    decompressor: NonNull<ZSTD_DCtx>,
+    level: c_int,
+    compressor: Option<Compressor>,
+    decompressor: Option<Decompressor>,
 }
+
+/// A compressor, owned.
+struct Compressor(NonNull<ZSTD_CCtx>);
+
+/// A decompressor, owned.
+struct Decompressor(NonNull<ZSTD_DCtx>);
 
 // SAFETY: the contexts are owned by this value alone and bound to no thread.
 unsafe impl Send for Contexts {}
 
-impl Drop for Contexts {
+impl Drop for Compressor {
     fn drop(&mut self) {
-        // SAFETY: both were made by their create functions and are freed once.
-        unsafe {
-            ZSTD_freeCCtx(self.compressor.as_ptr());
-            ZSTD_freeDCtx(self.decompressor.as_ptr());
-        }
+        // SAFETY: it was made by its create function and is freed once.
+        unsafe { ZSTD_freeCCtx(self.0.as_ptr()) };
+    }
+}
+
+impl Drop for Decompressor {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { ZSTD_freeDCtx(self.0.as_ptr()) };
     }
 }
 
@@ -54,40 +65,32 @@ unsafe extern "C" fn release(_: *mut c_void, block: *mut c_void) {
     unsafe { heap::free(block) }
 }
 
-impl Contexts {
-    /// Contexts for pages at `level`. Panics if there is no memory for them, as `Box::new` does.
-    fn new(level: c_int) -> Self {
-        let memory = || ZSTD_customMem {
-            customAlloc: Some(allocate),
-            customFree: Some(release),
-            opaque: std::ptr::null_mut(),
-        };
-        // SAFETY: the two functions are a pair, as zstd demands.
-        let (compressor, decompressor) =
-            unsafe { (ZSTD_createCCtx_advanced(memory()), ZSTD_createDCtx_advanced(memory())) };
-        let contexts = Self {
-            compressor: NonNull::new(compressor).expect("memory for zstd"),
-            decompressor: NonNull::new(decompressor).expect("memory for zstd"),
-        };
-        let magicless = ZSTD_format_e::ZSTD_f_zstd1_magicless as c_int;
-        // ZSTD_c_format and ZSTD_d_format by the names of the stable interface.
-        let (c_format, d_format) =
-            (ZSTD_cParameter::ZSTD_c_experimentalParam2, ZSTD_dParameter::ZSTD_d_experimentalParam1);
-        contexts.set(ZSTD_cParameter::ZSTD_c_compressionLevel, level);
-        contexts.set(c_format, magicless);
-        contexts.set(ZSTD_cParameter::ZSTD_c_contentSizeFlag, 0);
-        contexts.set(ZSTD_cParameter::ZSTD_c_checksumFlag, 0);
-        contexts.set(ZSTD_cParameter::ZSTD_c_dictIDFlag, 0);
-        // SAFETY: the decompressor is valid and idle.
-        let result = unsafe { ZSTD_DCtx_setParameter(contexts.decompressor.as_ptr(), d_format, magicless) };
-        assert!(!is_error(result), "zstd refuses its magicless format");
-        contexts
+/// Where the contexts have their memory from.
+fn memory() -> ZSTD_customMem {
+    ZSTD_customMem { customAlloc: Some(allocate), customFree: Some(release), opaque: std::ptr::null_mut() }
+}
+
+const MAGICLESS: c_int = ZSTD_format_e::ZSTD_f_zstd1_magicless as c_int;
+
+impl Compressor {
+    /// For pages at `level`. None if there is no memory.
+    fn new(level: c_int) -> Option<Self> {
+        // SAFETY: the two functions of `memory` are a pair, as zstd demands.
+        let compressor = Self(NonNull::new(unsafe { ZSTD_createCCtx_advanced(memory()) })?);
+        // ZSTD_c_format by the name of the stable interface.
+        let format = ZSTD_cParameter::ZSTD_c_experimentalParam2;
+        compressor.set(ZSTD_cParameter::ZSTD_c_compressionLevel, level);
+        compressor.set(format, MAGICLESS);
+        compressor.set(ZSTD_cParameter::ZSTD_c_contentSizeFlag, 0);
+        compressor.set(ZSTD_cParameter::ZSTD_c_checksumFlag, 0);
+        compressor.set(ZSTD_cParameter::ZSTD_c_dictIDFlag, 0);
+        Some(compressor)
     }
 
-    /// Sets a parameter of the compressor; all that are set here exist in any zstd since 1.4.
+    /// Sets a parameter; all that are set here exist in any zstd since 1.4.
     fn set(&self, parameter: ZSTD_cParameter, value: c_int) {
         // SAFETY: the compressor is valid and idle.
-        let result = unsafe { ZSTD_CCtx_setParameter(self.compressor.as_ptr(), parameter, value) };
+        let result = unsafe { ZSTD_CCtx_setParameter(self.0.as_ptr(), parameter, value) };
         assert!(!is_error(result), "zstd refuses {parameter:?} = {value}");
     }
 
@@ -95,7 +98,7 @@ impl Contexts {
         // SAFETY: the compressor is valid; source and destination are valid for the lengths given with them.
         let result = unsafe {
             let (to, from) = (out.as_mut_ptr().cast(), page.as_ptr().cast());
-            ZSTD_compress2(self.compressor.as_ptr(), to, out.len(), from, PAGE_SIZE)
+            ZSTD_compress2(self.0.as_ptr(), to, out.len(), from, PAGE_SIZE)
         };
         if !is_error(result) {
             return Ok(result);
@@ -106,15 +109,45 @@ impl Contexts {
             _ => Err(CompressError::Failed),
         }
     }
+}
+
+impl Decompressor {
+    /// None if there is no memory.
+    fn new() -> Option<Self> {
+        // SAFETY: the two functions of `memory` are a pair, as zstd demands.
+        let decompressor = Self(NonNull::new(unsafe { ZSTD_createDCtx_advanced(memory()) })?);
+        // ZSTD_d_format by the name of the stable interface.
+        let format = ZSTD_dParameter::ZSTD_d_experimentalParam1;
+        // SAFETY: the decompressor is valid and idle.
+        let result = unsafe { ZSTD_DCtx_setParameter(decompressor.0.as_ptr(), format, MAGICLESS) };
+        assert!(!is_error(result), "zstd refuses its magicless format");
+        Some(decompressor)
+    }
 
     fn decompress(&mut self, data: &[u8], page: &mut Page) -> Result<(), DecompressError> {
         // SAFETY: the decompressor is valid; source and destination are valid for the lengths given with them;
         // zstd stays within them for any source bytes.
         let result = unsafe {
             let (to, from) = (page.as_mut_ptr().cast(), data.as_ptr().cast());
-            ZSTD_decompressDCtx(self.decompressor.as_ptr(), to, PAGE_SIZE, from, data.len())
+            ZSTD_decompressDCtx(self.0.as_ptr(), to, PAGE_SIZE, from, data.len())
         };
         if result == PAGE_SIZE { Ok(()) } else { Err(DecompressError) }
+    }
+}
+
+impl Contexts {
+    fn compressor(&mut self) -> Option<&mut Compressor> {
+        if self.compressor.is_none() {
+            self.compressor = Compressor::new(self.level);
+        }
+        self.compressor.as_mut()
+    }
+
+    fn decompressor(&mut self) -> Option<&mut Decompressor> {
+        if self.decompressor.is_none() {
+            self.decompressor = Decompressor::new();
+        }
+        self.decompressor.as_mut()
     }
 }
 
@@ -145,17 +178,17 @@ impl Codec for Zstd {
     }
 
     fn scratch(&self) -> Scratch {
-        let mut contexts = Contexts::new(self.level);
-        contexts.compress(&[0; PAGE_SIZE], &mut [0; 2 * PAGE_SIZE]).expect("there is room for any page");
-        Box::new(contexts)
+        Box::new(Contexts { level: self.level, compressor: None, decompressor: None })
     }
 
     fn compress(&self, scratch: &mut Scratch, page: &Page, out: &mut [u8]) -> Result<usize, CompressError> {
-        scratch.downcast_mut::<Contexts>().expect("a scratch of zstd").compress(page, out)
+        let contexts = scratch.downcast_mut::<Contexts>().expect("a scratch of zstd");
+        contexts.compressor().ok_or(CompressError::Failed)?.compress(page, out)
     }
 
     fn decompress(&self, scratch: &mut Scratch, data: &[u8], page: &mut Page) -> Result<(), DecompressError> {
-        scratch.downcast_mut::<Contexts>().expect("a scratch of zstd").decompress(data, page)
+        let contexts = scratch.downcast_mut::<Contexts>().expect("a scratch of zstd");
+        contexts.decompressor().ok_or(DecompressError)?.decompress(data, page)
     }
 }
 
@@ -186,21 +219,21 @@ mod tests {
         for level in [-5, -1, 1, 3, 12, 19, 22] {
             let codec = Zstd::new(level);
             let mut scratch = codec.scratch();
-            let size = |scratch: &Scratch| {
-                let contexts = scratch.downcast_ref::<Contexts>().unwrap();
+            let size = |scratch: &mut Scratch| {
+                let contexts = scratch.downcast_mut::<Contexts>().unwrap();
+                let (c, d) = (contexts.compressor().unwrap().0, contexts.decompressor().unwrap().0);
                 // SAFETY: both contexts are valid.
-                unsafe {
-                    ZSTD_sizeof_CCtx(contexts.compressor.as_ptr())
-                        + ZSTD_sizeof_DCtx(contexts.decompressor.as_ptr())
-                }
+                unsafe { ZSTD_sizeof_CCtx(c.as_ptr()) + ZSTD_sizeof_DCtx(d.as_ptr()) }
             };
-            let made = size(&scratch);
+            codec.compress(&mut scratch, &[0; PAGE_SIZE], &mut [0; 5000]).unwrap();
+            let made = size(&mut scratch);
+            println!("level {level}: {} KiB", made >> 10);
             for page in super::super::conformance::pages() {
                 let mut out = [0; 5000];
                 let length = codec.compress(&mut scratch, &page, &mut out).unwrap();
                 codec.decompress(&mut scratch, &out[..length], &mut [0; PAGE_SIZE]).unwrap();
             }
-            assert_eq!(size(&scratch), made, "level {level}");
+            assert_eq!(size(&mut scratch), made, "level {level}");
         }
     }
 }

@@ -7,11 +7,14 @@
 //!
 //! The price: the range (64 GiB by default) is used up by blocks, not by pages. Fresh pages are dear in a
 //! virtual machine, so they are asked for in one call a batch (`MADV_POPULATE_WRITE`), and blocks given back
-//! with their pages still committed are kept in a bounded reserve and given out first. The guarantee: `held`
-//! counts every page that the system has given and not got back, and never passes the limit.
+//! with their pages still committed are kept in a bounded reserve and given out first. What such a block has beyond the
+//! pages asked for stays in the reserve as its tail, until the block grows. The guarantee: `held` counts every page
+//! that the system has given and not got back, and never passes the limit.
 //!
 //! After a fork the child has a copy of its own, as of all private memory.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -95,7 +98,8 @@ impl PageLimit {
 ///
 /// Equations, when no other thread is inside:
 /// `held` = pages committed in blocks that are taken + `reserve_pages`;
-/// `reserve_pages` = sum of the page counts in `reserve`;
+/// `reserve_pages` = sum of the page counts in `reserve` and of the lengths in `tails`;
+/// a tail begins behind the pages that the block's owner has asked for;
 /// each block below `fresh` is taken, in `reserve` or in `empty`, exactly one of them.
 ///
 /// Lock order: `blocks` is a leaf, taken under any lock of a pool. The only system calls
@@ -119,6 +123,8 @@ struct Blocks {
     /// Blocks with their first pages still committed, and how many.
     reserve: Vec<(u32, usize)>,
     reserve_pages: usize,
+    /// Of blocks that are taken: the pages that are committed and not yet asked for.
+    tails: BTreeMap<u32, Range<usize>>,
 }
 
 impl Arena {
@@ -155,21 +161,21 @@ impl Arena {
         size_of::<Self>()
             + blocks.empty.capacity() * size_of::<u32>()
             + blocks.reserve.capacity() * size_of::<(u32, usize)>()
+            + blocks.tails.len() * size_of::<(u32, Range<usize>)>()
     }
 
-    /// Takes a block, with its first pages committed: at least one and at most `want` (1..=[`BLOCK_PAGES`]).
-    /// Returns its number and how many.
-    pub(super) fn take(&self, want: usize) -> Result<(u32, usize), MallocError> {
+    /// Takes a block, with its first pages committed: at least one and at most `want` (1..=[`BLOCK_PAGES`]). It may
+    /// grow to `most`. Returns its number and how many.
+    pub(super) fn take(&self, want: usize, most: usize) -> Result<(u32, usize), MallocError> {
         debug_assert!((1..=BLOCK_PAGES).contains(&want));
         if self.limit.refuses() {
             return Err(MallocError::NoMemory);
         }
         let block = {
             let mut blocks = lock(&self.blocks);
-            if let Some((block, committed)) = blocks.reserve.pop() {
-                blocks.reserve_pages -= committed;
-                drop(blocks);
-                return Ok((block, committed - self.decommit(block, want.min(committed), committed)));
+            if let Some((block, committed)) = blocks.take_reserved(most) {
+                blocks.tails.insert(block, 0..committed);
+                return Ok((block, blocks.advance(block, want)));
             }
             match blocks.empty.pop() {
                 Some(block) => block,
@@ -191,11 +197,15 @@ impl Arena {
         if self.limit.refuses() {
             return Err(MallocError::NoMemory);
         }
-        self.grow(block, from, want)
+        let at_hand = lock(&self.blocks).advance(block, want);
+        match at_hand {
+            0 => self.grow(block, from, want),
+            pages => Ok(pages),
+        }
     }
 
-    /// Gives the memory of the pages `from..to` of a block back to the system. Returns how many pages that
-    /// were: all, or none where the system refuses (locked memory), and then they are still committed.
+    /// Gives the memory of the pages `from..to` of a block without a tail back to the system. Returns how many pages
+    /// that were: all, or none where the system refuses (locked memory), and then they are still committed.
     pub(super) fn decommit(&self, block: u32, from: usize, to: usize) -> usize {
         if from >= to {
             return 0;
@@ -213,8 +223,9 @@ impl Arena {
     /// Gives a block back whose first `committed` pages are committed. They may stay in the reserve.
     pub(super) fn give(&self, block: u32, committed: usize) {
         let held = self.held();
-        let most = (held / 128).clamp(BLOCK_PAGES, 1024);
+        let most = (held / 64).clamp(BLOCK_PAGES, 1024);
         let mut blocks = lock(&self.blocks);
+        let committed = committed + blocks.take_tail(block);
         if held > self.limit.get() {
             drop(blocks);
             self.release(block, committed);
@@ -229,16 +240,29 @@ impl Arena {
 
     /// Gives a block and its memory back at once. Returns the pages given back.
     pub(super) fn release(&self, block: u32, committed: usize) -> usize {
+        let committed = committed + lock(&self.blocks).take_tail(block);
         let freed = self.decommit(block, 0, committed);
         lock(&self.blocks).put(block, committed - freed);
         freed
     }
 
+    /// Gives the tail of a taken block back to the system, if it has one. Returns the pages given back.
+    pub(super) fn drop_tail(&self, block: u32) -> usize {
+        let mut blocks = lock(&self.blocks);
+        let Some(tail) = blocks.tails.get(&block).cloned() else { return 0 };
+        let freed = self.decommit(block, tail.start, tail.end);
+        if freed > 0 {
+            blocks.take_tail(block);
+        }
+        freed
+    }
+
     /// Gives the reserve back to the system. Returns the pages given back.
     pub(super) fn drop_reserve(&self) -> usize {
+        let tails: Vec<u32> = lock(&self.blocks).tails.keys().copied().collect();
+        let mut freed = tails.into_iter().map(|block| self.drop_tail(block)).sum();
         let mut blocks = lock(&self.blocks);
-        blocks.reserve_pages = 0;
-        let mut freed = 0;
+        blocks.reserve_pages -= blocks.reserve.iter().map(|(_, pages)| pages).sum::<usize>();
         for (block, committed) in std::mem::take(&mut blocks.reserve) {
             let pages = self.decommit(block, 0, committed);
             blocks.put(block, committed - pages);
@@ -256,7 +280,9 @@ impl Arena {
     /// Checks the equations on [`Arena`], given the pages committed in taken blocks and the number of those.
     pub(super) fn check(&self, taken_pages: usize, taken_blocks: usize) {
         let blocks = lock(&self.blocks);
-        assert_eq!(blocks.reserve.iter().map(|(_, pages)| pages).sum::<usize>(), blocks.reserve_pages);
+        let tails: usize = blocks.tails.values().map(ExactSizeIterator::len).sum();
+        let whole: usize = blocks.reserve.iter().map(|(_, pages)| pages).sum();
+        assert_eq!(whole + tails, blocks.reserve_pages);
         assert_eq!(self.held(), taken_pages + blocks.reserve_pages, "pages held");
         let mut free: Vec<u32> = blocks.reserve.iter().map(|(block, _)| *block).collect();
         free.extend(&blocks.empty);
@@ -330,6 +356,30 @@ impl Blocks {
             self.reserve_pages += committed;
         }
     }
+
+    /// The block of the reserve that fits best: the one with the fewest pages that are enough, or else with the most.
+    fn take_reserved(&mut self, enough: usize) -> Option<(u32, usize)> {
+        let unfit = |pages: usize| pages.checked_sub(enough).unwrap_or(BLOCK_PAGES + enough - pages);
+        let best = (0..self.reserve.len()).min_by_key(|at| unfit(self.reserve[*at].1))?;
+        Some(self.reserve.swap_remove(best))
+    }
+
+    /// Hands out up to `want` pages of a block's tail. Returns how many.
+    fn advance(&mut self, block: u32, want: usize) -> usize {
+        let Some(tail) = self.tails.get_mut(&block) else { return 0 };
+        let pages = want.min(tail.len());
+        tail.start += pages;
+        self.reserve_pages -= pages;
+        if tail.start == tail.end {
+            self.tails.remove(&block);
+        }
+        pages
+    }
+
+    /// Takes a block's whole tail out of the reserve. Returns its pages, which are still committed.
+    fn take_tail(&mut self, block: u32) -> usize {
+        self.advance(block, BLOCK_PAGES)
+    }
 }
 
 #[cfg(test)]
@@ -345,7 +395,7 @@ mod tests {
     #[test]
     fn pages_are_counted_until_they_go_back() {
         let arena = arena(usize::MAX);
-        let (block, committed) = arena.take(3).unwrap();
+        let (block, committed) = arena.take(3, 16).unwrap();
         assert_eq!((committed, arena.held()), (3, 3));
         assert_eq!(arena.commit(block, 3, 13), Ok(13));
         arena.check(16, 1);
@@ -353,20 +403,37 @@ mod tests {
         arena.check(10, 1);
         arena.give(block, 10);
         assert_eq!(arena.held(), 10, "kept in reserve");
-        let (again, committed) = arena.take(4).unwrap();
-        assert_eq!(
-            (again, committed, arena.held()),
-            (block, 4, 4),
-            "the reserve is used first, no more than asked"
-        );
-        assert_eq!(arena.release(again, 4), 4);
+        let (again, committed) = arena.take(4, 16).unwrap();
+        assert_eq!((again, committed, arena.held()), (block, 4, 10), "the reserve is used first");
+        arena.check(4, 1);
+        assert_eq!((arena.commit(again, 4, 2), arena.held()), (Ok(2), 10), "and so is its tail");
+        arena.check(6, 1);
+        assert_eq!((arena.drop_tail(again), arena.drop_tail(again)), (4, 0));
+        assert_eq!((arena.commit(again, 6, 1), arena.held()), (Ok(1), 7));
+        assert_eq!(arena.release(again, 7), 7);
+        arena.check(0, 0);
+    }
+
+    #[test]
+    fn a_tail_goes_with_its_block_and_with_the_reserve() {
+        let arena = arena(usize::MAX);
+        let (block, _) = arena.take(16, 16).unwrap();
+        arena.give(block, 16);
+        assert_eq!(arena.take(5, 16), Ok((block, 5)));
+        arena.give(block, 5);
+        assert_eq!(arena.take(16, 16), Ok((block, 16)), "whole again");
+        arena.give(block, 16);
+        assert_eq!(arena.take(1, 16), Ok((block, 1)));
+        assert_eq!((arena.drop_reserve(), arena.held()), (15, 1));
+        arena.check(1, 1);
+        assert_eq!(arena.release(block, 1), 1);
         arena.check(0, 0);
     }
 
     #[test]
     fn memory_given_back_reads_as_zeros() {
         let arena = arena(usize::MAX);
-        let (block, _) = arena.take(2).unwrap();
+        let (block, _) = arena.take(2, 16).unwrap();
         let byte = arena.ptr(block, PAGE_SIZE, 1);
         // SAFETY: the page is committed and the block is this test's.
         unsafe { *byte = 9 };
@@ -379,10 +446,10 @@ mod tests {
     #[test]
     fn under_the_limit_a_batch_is_cut_and_the_reserve_is_spent() {
         let arena = arena(20);
-        let (first, _) = arena.take(16).unwrap();
-        let (second, committed) = arena.take(16).unwrap();
+        let (first, _) = arena.take(16, 16).unwrap();
+        let (second, committed) = arena.take(16, 16).unwrap();
         assert_eq!(committed, 4, "what the limit leaves");
-        assert_eq!(arena.take(1), Err(MallocError::NoMemory));
+        assert_eq!(arena.take(1, 16), Err(MallocError::NoMemory));
         assert_eq!(arena.commit(second, 4, 1), Err(MallocError::NoMemory));
         arena.give(first, 16);
         assert_eq!(arena.held(), 20);
@@ -394,7 +461,7 @@ mod tests {
     fn the_nth_request_is_refused_once() {
         let arena = arena(usize::MAX);
         arena.limit.refuse_nth(2);
-        let (block, _) = arena.take(1).unwrap();
+        let (block, _) = arena.take(1, 16).unwrap();
         assert_eq!(arena.commit(block, 1, 1), Err(MallocError::NoMemory));
         assert_eq!(arena.commit(block, 1, 1), Ok(1));
     }
@@ -403,9 +470,9 @@ mod tests {
     fn the_range_ends() {
         let arena = arena(usize::MAX);
         for _ in 0..arena.max_blocks() {
-            arena.take(1).unwrap();
+            arena.take(1, 16).unwrap();
         }
-        assert_eq!(arena.take(1), Err(MallocError::NoMemory));
+        assert_eq!(arena.take(1, 16), Err(MallocError::NoMemory));
         arena.check(arena.max_blocks(), arena.max_blocks());
     }
 }

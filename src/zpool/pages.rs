@@ -92,7 +92,7 @@ impl FreePages {
     }
 
     fn take_block(&mut self, arena: &Arena) -> Result<u32, MallocError> {
-        let (block, committed) = arena.take(BLOCK_PAGES)?;
+        let (block, committed) = arena.take(BLOCK_PAGES, BLOCK_PAGES)?;
         self.file(first_page(block), committed, BLOCK_PAGES);
         Ok(self.ready.pop().expect("at least one page was granted"))
     }

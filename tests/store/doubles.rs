@@ -74,7 +74,7 @@ impl Bench {
     }
 
     pub fn shrink(&mut self) -> ramfold::Shrunk {
-        self.store.shrink(&mut self.scratch)
+        self.store.shrink()
     }
 
     pub fn stat(&self, name: &str) -> u64 {

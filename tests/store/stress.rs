@@ -132,10 +132,9 @@ fn stress(shrink_inline: bool) {
             .collect();
         scope.spawn(|| turn_knobs(store, stop));
         scope.spawn(|| {
-            let mut scratch = store.scratch();
             while !stop.load(Relaxed) {
                 if store.needs_shrink() {
-                    store.shrink(&mut scratch);
+                    store.shrink();
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -152,7 +151,7 @@ fn stress(shrink_inline: bool) {
     assert!(operations > 1000 && stats.written_back_pages > 100 && stats.tier_loads > 100);
     store.check();
     store.set_max_pool_bytes(0);
-    assert_eq!(store.shrink(&mut store.scratch()).stop, Stop::Done, "nothing is left that cannot leave");
+    assert_eq!(store.shrink().stop, Stop::Done, "nothing is left that cannot leave");
     store.destroy_pool(pool);
     store.destroy_pool(ephemeral);
     store.check();

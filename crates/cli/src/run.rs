@@ -12,6 +12,7 @@ mod access;
 mod child;
 mod metrics;
 mod options;
+mod pace;
 mod program;
 pub mod stats;
 mod swap;
@@ -22,6 +23,7 @@ pub use options::Options;
 use crate::failure::{Failure, say};
 use metrics::Metrics;
 use options::Settings;
+use pace::Pace;
 use ramfold_pager::segment::Segment;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -30,7 +32,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use unmanaged::Unmanaged;
 
 /// The library that build.rs built.
@@ -63,12 +65,17 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let program = child.pid();
     let mut told = 0;
     let mut unmanaged = Unmanaged::default();
+    let (mut often, mut seldom) = (Pace::new(Duration::ZERO), Pace::new(Duration::from_millis(100)));
     let status = child.wait(&mut || {
-        stats.sample(&run.segment);
-        run.reap();
-        unmanaged.look(&run.segment, program);
-        told = run.tell_deaths(told, program);
+        often.look(|| unmanaged.look(&run.segment, program));
+        seldom.look(|| {
+            stats.sample(&run.segment);
+            run.reap();
+            told = run.tell_deaths(told, program);
+        });
     });
+    stats.sample(&run.segment);
+    run.reap();
     run.tell_deaths(told, program);
     drop(metrics);
     stats.report(&run.segment, started.elapsed())?;

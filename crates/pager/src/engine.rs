@@ -21,7 +21,7 @@ use crate::usage::Usage;
 use crate::{Host, SetupError};
 use ramfold::tier::Tier;
 use ramfold::tier::file::FileTier;
-use ramfold::{Key, PoolId, PoolKind, Scratch, Store};
+use ramfold::{Key, PoolId, PoolKind, Store};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -96,6 +96,8 @@ pub(crate) struct Staging {
     base: usize,
     /// The block that a place holds, plus one; 0 for none. Changed under the block's group lock.
     holds: [AtomicUsize; STAGING_BLOCKS],
+    /// Frames of pages that are in the store already.
+    stored: AtomicU64,
 }
 
 impl Engine {
@@ -283,7 +285,21 @@ impl Engine {
 
     /// Enters what this process uses.
     pub(crate) fn refresh_usage(&self) {
-        self.usage.refresh(self.pages.resident() * PAGE as u64, self.store.pool_bytes());
+        self.usage.refresh(self.resident_bytes(), self.store.pool_bytes());
+    }
+
+    /// Enters pages and pool that came since: seldom enough to do so after each fault.
+    pub(crate) fn enter_usage(&self) {
+        self.usage.enter(self.held_bytes());
+    }
+
+    /// Frames of managed pages, those included that lie in the staging window though their pages are in the store.
+    fn resident_bytes(&self) -> u64 {
+        (self.pages.resident() + self.staging.stored.load(Ordering::Relaxed)) * PAGE as u64
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.resident_bytes() + self.store.pool_bytes()
     }
 
     /// Leaves to this process's pool what the pools of the run's other processes leave of the most that all may
@@ -313,27 +329,27 @@ impl Engine {
 
     /// Bytes that the evictor should free now.
     pub(crate) fn over_low(&self) -> u64 {
-        self.usage.over_low(self.pages.resident() * PAGE as u64)
+        self.usage.over_low(self.held_bytes())
     }
 
     /// Bytes by which one more page would break the limit.
     pub(crate) fn over_high(&self) -> u64 {
-        self.usage.over_high(self.pages.resident() * PAGE as u64)
+        self.usage.over_high(self.held_bytes())
     }
 
     /// Writes back until the store accepts pages again. False if that is not to be had.
-    pub(crate) fn shrink(&self, scratch: &mut Scratch) -> bool {
+    pub(crate) fn shrink(&self) -> bool {
         let before = self.store.pool_bytes();
-        self.store.shrink(scratch);
+        self.store.shrink();
         self.store.pool_bytes() < before || !self.store.needs_shrink()
     }
 
     /// Writes back a part of the pool, though it is within its bound: there is nothing else to give. False if that is not
     /// to be had.
-    pub(crate) fn squeeze(&self, scratch: &mut Scratch) -> bool {
+    pub(crate) fn squeeze(&self) -> bool {
         let before = self.store.pool_bytes();
         self.store.set_max_pool_bytes(before - before / 8);
-        self.store.shrink(scratch);
+        self.store.shrink();
         self.store.pool_bytes() < before
     }
 
@@ -367,7 +383,7 @@ impl Engine {
 impl Staging {
     fn new() -> Result<Self, SetupError> {
         let base = sys::map_own(STAGING_BYTES)?.addr().get();
-        Ok(Self { base, holds: std::array::from_fn(|_| AtomicUsize::new(0)) })
+        Ok(Self { base, holds: std::array::from_fn(|_| AtomicUsize::new(0)), stored: AtomicU64::new(0) })
     }
 
     /// The address of a place.
@@ -407,10 +423,16 @@ impl Staging {
         self.addr(STAGING_BLOCKS)
     }
 
-    /// Gives the frames of some places back to the system.
-    pub(crate) fn discard(&self, places: std::ops::Range<usize>) {
+    /// Notes that so many pages in the window are in the store now: their frames count until [`Staging::discard`].
+    pub(crate) fn note_stored(&self, pages: u64) {
+        self.stored.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Gives the frames of some places back to the system; `stored` of them were noted as such.
+    pub(crate) fn discard(&self, places: std::ops::Range<usize>, stored: u64) {
         // Its own memory, writable and not locked: it cannot fail.
         let _ = sys::discard(self.addr(places.start), places.len() * BLOCK_BYTES);
+        self.stored.fetch_sub(stored, Ordering::Relaxed);
     }
 }
 

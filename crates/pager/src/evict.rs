@@ -88,10 +88,6 @@ impl Evictor {
         Self { alone: true, ..Self::new(engine, places) }
     }
 
-    pub(crate) fn scratch(&mut self) -> &mut Scratch {
-        &mut self.scratch
-    }
-
     /// Evicts the cold pages of the next blocks, as many blocks as the window has places and `blocks` allows.
     /// Called inside the gate.
     pub(crate) fn evict(&mut self, engine: &Engine, blocks: usize) -> Evicted {
@@ -110,11 +106,13 @@ impl Evictor {
         for index in 0..self.batch.len() {
             self.store(engine, index);
         }
+        let stored = self.batch.iter().map(|detached| u64::from(detached.stored.count_ones())).sum();
+        engine.staging.note_stored(stored);
         for detached in &self.batch {
             commit(engine, detached, &mut evicted);
         }
         if taken > 0 {
-            engine.staging.discard(self.places.start..self.places.start + taken);
+            engine.staging.discard(self.places.start..self.places.start + taken, stored);
         }
         self.batch.clear();
         engine.count(Counter::EvictedPages, evicted.pages as u64);
@@ -171,6 +169,10 @@ impl Evictor {
             let key = engine.key(detached.blocks.start * BLOCK_PAGES + bit);
             if engine.store.store(key, page, &mut self.scratch).is_ok() {
                 detached.stored |= 1 << bit;
+            }
+            // The pool grows, and the frames are still there: the other processes have to know.
+            if bit % BLOCK_PAGES == BLOCK_PAGES - 1 {
+                engine.enter_usage();
             }
         }
     }

@@ -117,6 +117,7 @@ impl Handler {
             State::Resident => settle(engine, page, fault),
         }
         drop(group);
+        engine.enter_usage();
         engine.count(Counter::Faults, 1);
         if engine.over_low() > 0 {
             engine.evictor().call();
@@ -130,14 +131,14 @@ impl Handler {
             engine.evictor().call();
             let evicted = self.reclaim.evict(engine, 1);
             engine.refresh_usage();
-            if evicted.pages > 0 || (evicted.refused > 0 && engine.shrink(self.reclaim.scratch())) {
+            if evicted.pages > 0 || (evicted.refused > 0 && engine.shrink()) {
                 in_vain = 0;
                 continue;
             }
             // Heat costs up to 15 passes over the queue before a page leaves.
             in_vain += evicted.looked_at.max(1);
             if in_vain > 16 * engine.queued() {
-                if engine.squeeze(self.reclaim.scratch()) {
+                if engine.squeeze() {
                     in_vain = 0;
                     continue;
                 }

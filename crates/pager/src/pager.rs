@@ -287,11 +287,14 @@ impl Pager {
         };
         let engine = Arc::new(Engine::new(parts, self.host)?);
         engine.protect_fds();
+        // All that the program has so far.
+        engine.refresh_usage();
         // Before the first page is watched: a thread that the start waits for may wait for a page.
         workers::start(&engine, self.host)?;
         let space = self.space();
         activate::register(&engine, &space, range.clone())?;
         activate::find_resident(&engine, &space, &range)?;
+        engine.refresh_usage();
         let _ = self.engine.set(engine);
         Ok(())
     }

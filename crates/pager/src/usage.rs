@@ -19,6 +19,13 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+/// Bytes that the other processes of the run need not know of yet: there may be hundreds with so much each.
+const UNSEEN: u64 = 16 * PAGE as u64;
+
+/// About what the pager's buffers come to once it evicts and writes back. It counts from the start: where there are many
+/// processes, all begin with it at the same time.
+const BUFFERS: u64 = 1 << 20;
+
 /// This process's account in the run's shared budget.
 #[derive(Debug)]
 pub(crate) struct Account {
@@ -33,7 +40,7 @@ pub(crate) struct Usage {
     statm: OwnedFd,
     /// Memory that is not managed counts too.
     whole_process: bool,
-    /// Resident bytes when the account was last brought up to date.
+    /// Bytes of resident pages and pool when they were last entered.
     entered: AtomicU64,
     /// Bytes that a forked child shares with its parent, copy-on-write: the parent's account has them.
     inherited: AtomicU64,
@@ -85,7 +92,8 @@ impl Usage {
     /// Enters what this process has now, in bytes.
     pub(crate) fn refresh(&self, resident: u64, pool: u64) {
         let anonymous = if self.whole_process { self.anonymous() } else { resident + pool };
-        let own = anonymous.saturating_sub(resident + pool);
+        let least = if self.whole_process { BUFFERS } else { 0 };
+        let own = anonymous.saturating_sub(resident + pool).max(least);
         let mut shared = self.inherited.fetch_min(anonymous, Ordering::Relaxed).min(anonymous);
         let mut less = |bytes: u64| {
             let part = bytes.min(shared);
@@ -96,7 +104,19 @@ impl Usage {
         segment.publish(slot, Gauge::Own, less(own));
         segment.publish(slot, Gauge::Pool, less(pool));
         segment.publish(slot, Gauge::Resident, less(resident));
-        self.entered.store(resident, Ordering::Relaxed);
+        self.entered.store(resident + pool, Ordering::Relaxed);
+    }
+
+    /// Enters what resident pages and pool, `held` bytes together, have grown by, once it is something. The rest is as at the
+    /// last refreshment, which takes microseconds.
+    pub(crate) fn enter(&self, held: u64) {
+        let entered = self.entered.load(Ordering::Relaxed);
+        let more = held.saturating_sub(entered);
+        let won =
+            || self.entered.compare_exchange(entered, held, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if more >= UNSEEN && won() {
+            self.segment().charge(self.slot(), Gauge::Resident, more);
+        }
     }
 
     /// In a forked child: what it has written since, or its parent has given up, is its own now. Walks the page tables: a
@@ -110,19 +130,19 @@ impl Usage {
     }
 
     /// Bytes over the mark at which the evictor starts.
-    pub(crate) fn over_low(&self, resident: u64) -> u64 {
+    pub(crate) fn over_low(&self, held: u64) -> u64 {
         let limit = self.segment().limit();
-        self.now(resident).saturating_sub(limit - reserve(limit))
+        self.now(held).saturating_sub(limit - reserve(limit))
     }
 
     /// Bytes over the limit that one more page would be.
-    pub(crate) fn over_high(&self, resident: u64) -> u64 {
-        (self.now(resident) + PAGE as u64).saturating_sub(self.segment().limit())
+    pub(crate) fn over_high(&self, held: u64) -> u64 {
+        (self.now(held) + PAGE as u64).saturating_sub(self.segment().limit())
     }
 
-    /// What the whole run uses, with this process's resident pages as they are now.
-    fn now(&self, resident: u64) -> u64 {
-        (self.segment().in_use() + resident).saturating_sub(self.entered.load(Ordering::Relaxed))
+    /// What the whole run uses, with this process's resident pages and pool as they are now.
+    fn now(&self, held: u64) -> u64 {
+        (self.segment().in_use() + held).saturating_sub(self.entered.load(Ordering::Relaxed))
     }
 
     /// RssAnon in bytes.

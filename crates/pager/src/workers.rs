@@ -108,20 +108,20 @@ fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
         }
         if engine.store.needs_shrink() {
             // What the store would refuse is not worth compressing.
-            engine.shrink(evictor.scratch());
+            engine.shrink();
         }
         let evicted = evictor.evict(engine, EVICTOR_BLOCKS);
         engine.refresh_usage();
         engine.publish_oldest();
         engine.answer(Some(evicted.pages));
-        if evicted.pages > 0 || (evicted.refused > 0 && engine.shrink(evictor.scratch())) {
+        if evicted.pages > 0 || (evicted.refused > 0 && engine.shrink()) {
             in_vain = 0;
             engine.exhausted.store(false, Ordering::Relaxed);
             continue;
         }
         in_vain += evicted.looked_at.max(1);
         if in_vain > 16 * engine.queued() {
-            if engine.over_low() > 0 && engine.squeeze(evictor.scratch()) {
+            if engine.over_low() > 0 && engine.squeeze() {
                 engine.refresh_usage();
                 in_vain = 0;
                 continue;
@@ -136,7 +136,6 @@ fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
 
 /// Writes back when the pool is full, shares the pool's bound with other processes, and publishes the counters.
 fn keep(engine: &Engine) {
-    let mut scratch = engine.store.scratch();
     if let Err(errno) = engine.usage.follow_thread() {
         engine.die(&format!("the memory in use cannot be told ({errno})"));
     }
@@ -145,7 +144,7 @@ fn keep(engine: &Engine) {
         {
             let _inside = engine.gate.enter();
             if engine.store.needs_shrink() {
-                engine.shrink(&mut scratch);
+                engine.shrink();
             }
             let now = sys::now_ns();
             if now >= next_look {

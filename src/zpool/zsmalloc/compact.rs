@@ -103,13 +103,14 @@ impl Zsmalloc {
             zspage.settle();
             return self.arena.release(source, pages);
         }
+        let tail = self.arena.drop_tail(source);
         let pages = usize::from(zspage.pages.get());
         let needed = class.shape.pages_for(usize::from(live));
         let freed = self.arena.decommit(source, needed, pages);
         self.set_pages(class, state, source, pages - freed);
         zspage.settle();
         state.lists.refile(&self.zspages, source, class.shape.slots);
-        freed
+        freed + tail
     }
 
     fn is_live(&self, shape: &Shape, zspage: u32, slot: u16) -> bool {

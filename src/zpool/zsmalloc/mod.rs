@@ -226,7 +226,7 @@ impl Zsmalloc {
     }
 
     fn new_zspage(&self, class: &Class, state: &mut State, want: usize) -> Result<u32, MallocError> {
-        let (number, pages) = self.arena.take(want)?;
+        let (number, pages) = self.arena.take(want, class.shape.pages)?;
         let side = self.zspages.grow_to(number as usize + 1).map_err(|_| MallocError::NoMemory);
         let side = side.and_then(|()| if class.shape.is_tagged() { Ok(0) } else { self.take_side() });
         let side = side.inspect_err(|_| self.arena.give(number, pages))?;

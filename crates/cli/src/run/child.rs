@@ -17,7 +17,7 @@ use std::process::{Command, ExitStatus};
 use std::ptr;
 
 /// How often the parent looks after the run while no signal arrives.
-static TICK: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+static TICK: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Signals that tell of a fault of ramfold's own; they are not forwarded.
 const OWN: &[i32] =
@@ -94,7 +94,7 @@ impl Child {
         self.pid.unsigned_abs()
     }
 
-    /// Passes signals on until the program ends, with a call of `tick` ten times a second and one at the end,
+    /// Passes signals on until the program ends, with a call of `tick` fifty times a second and one at the end,
     /// while the program is still a zombie. Returns what the shell would call its exit status.
     pub fn wait(&mut self, tick: &mut dyn FnMut()) -> u8 {
         loop {

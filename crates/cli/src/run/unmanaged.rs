@@ -1,44 +1,43 @@
 //! Processes of the run that are not managed (too small, static, setuid, in another language's hands): their memory
 //! counts against the limit too, so that the managed ones leave room for it.
 //!
-//! They cannot be asked, so ramfold looks: from the program down all children, by /proc. The price is bounded to a
-//! hundredth of the time, by looking less often where there is much to look at. What is found is late by that, and a
-//! process whose parent has ended is found no more.
+//! They cannot be asked, so ramfold looks: from the program down all children, by /proc. What is found is late by the time
+//! between two looks, and a process whose parent has ended is found no more.
 
 use ramfold_pager::segment::{Segment, start_stack};
 use ramfold_survey::process::children;
 use rustix::fs::readlink;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::ffi::CString;
 use std::fs;
-use std::time::{Duration, Instant};
 
-/// Between two looks, in multiples of what one takes.
-const REST: u32 = 100;
-
-/// When to look again.
-#[derive(Debug)]
+/// What need not be looked at again.
+#[derive(Debug, Default)]
 pub struct Unmanaged {
-    next: Instant,
-}
-
-impl Default for Unmanaged {
-    fn default() -> Self {
-        Self { next: Instant::now() }
-    }
+    /// The space of process numbers that each process is in, by its number here.
+    spaces: HashMap<u32, Option<CString>>,
 }
 
 impl Unmanaged {
-    /// Enters what the descendants of `program`, and itself, have beside the managed ones; not at every call.
+    /// Enters what the descendants of `program`, and itself, have beside the managed ones.
     pub fn look(&mut self, segment: &Segment, program: u32) {
-        let start = Instant::now();
-        if start < self.next {
-            return;
-        }
         let tree = tree(program);
         let managed: HashSet<u32> = segment.processes().iter().map(|process| process.pid).collect();
-        let others = tree.iter().filter(|(pid, _)| !managed.contains(pid) && numbered_here(*pid));
+        let living: HashSet<u32> = tree.iter().map(|(pid, _)| *pid).collect();
+        self.spaces.retain(|pid, _| living.contains(pid));
+        let others = tree.iter().filter(|(pid, _)| !managed.contains(pid) && self.is_numbered_here(*pid));
         segment.set_unmanaged(others.map(|(pid, parent)| of_its_own(*pid, *parent)).sum());
-        self.next = start + (start.elapsed() * REST).min(Duration::from_secs(5));
+    }
+
+    /// Whether the process knows itself by the number it has here: in a container of its own it is entered in the segment
+    /// under another.
+    fn is_numbered_here(&mut self, pid: u32) -> bool {
+        let own = std::process::id();
+        let mut space = |pid: u32| {
+            let read = || readlink(format!("/proc/{pid}/ns/pid"), Vec::new()).ok();
+            self.spaces.entry(pid).or_insert_with(read).clone()
+        };
+        space(pid) == space(own)
     }
 }
 
@@ -51,13 +50,6 @@ fn tree(root: u32) -> Vec<(u32, u32)> {
         next += 1;
     }
     tree
-}
-
-/// Whether the process knows itself by the number it has here: in a container of its own it is entered in the segment
-/// under another.
-fn numbered_here(pid: u32) -> bool {
-    let space = |of: &str| readlink(format!("/proc/{of}/ns/pid"), Vec::new()).ok();
-    space(&pid.to_string()) == space("self")
 }
 
 /// Bytes of anonymous memory that the process has and its parent has not: before an exec it has the parent's, as a copy
@@ -89,10 +81,11 @@ mod tests {
         assert!(start_stack(me) != 0 && start_stack(me) != start_stack(child.id()), "the child has exec'd");
         // Other threads allocate between its two looks.
         assert!(of_its_own(me, me) < anonymous(me) / 2);
-        assert!(numbered_here(child.id()) && anonymous(std::process::id()) > 0);
+        assert!(anonymous(me) > 0);
         let (_fd, segment) = Segment::create(1 << 30, 0, [0; 32]).unwrap();
         let mut unmanaged = Unmanaged::default();
-        unmanaged.look(&segment, std::process::id());
+        assert!(unmanaged.is_numbered_here(child.id()));
+        unmanaged.look(&segment, me);
         assert!(segment.unmanaged() > 0 && segment.in_use() == segment.unmanaged());
         child.kill().unwrap();
         child.wait().unwrap();
