@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::cgroup::Cgroup;
 use common::memory::Sampler;
-use common::{Program, Ramfold, Running, need, run_command, same_in_shares, test_file, within_limit};
+use common::{Program, Ramfold, Running, heavy, need, run_command, same_in_shares, test_file, within_limit};
 
 const MIB: u64 = 1 << 20;
 /// Both ways in which pages leave a program.
@@ -229,30 +229,9 @@ fn sqlite(directory: &Path, rows: u32) -> Program {
 
 fn gpp(directory: &Path, kinds: u32) -> Program {
     let path = directory.join("heavy.cpp");
-    fs::write(&path, heavy_source(kinds)).unwrap();
+    fs::write(&path, heavy::source(kinds)).unwrap();
     let words = ["g++", "-std=c++17", "-O1", "-c", path.to_str().unwrap(), "-o", "heavy.o"];
     Program::new("g++", &words).output("heavy.o").patience(HOUR)
-}
-
-/// Each kind of key instantiates a map, a sort and a recursion of templates of its own.
-fn heavy_source(kinds: u32) -> String {
-    let mut source = String::from(
-        "#include <algorithm>\n#include <map>\n#include <string>\n#include <vector>\n\
-         template <int K, int N> struct Chain { static int sum(int x) { return x % (N + K) + Chain<K, N - 1>::sum(x + N); } };\n\
-         template <int K> struct Chain<K, 0> { static int sum(int x) { return x; } };\n",
-    );
-    for kind in 1..=kinds {
-        source += &format!(
-            "struct Key{kind} {{ int a; std::string b; bool operator<(const Key{kind} &o) const {{ return a < o.a || b < o.b; }} }};\n\
-             int use{kind}(const std::vector<std::string> &words) {{\n\
-             std::map<Key{kind}, std::vector<std::string>> map;\n\
-             for (auto &word : words) map[Key{kind}{{(int)word.size() % {kind}, word}}].push_back(word);\n\
-             int sum = Chain<{kind}, 60>::sum((int)words.size());\n\
-             for (auto &entry : map) {{ std::sort(entry.second.begin(), entry.second.end(), [](auto &x, auto &y) {{ return x.size() * {kind} < y.size(); }}); sum += entry.second.size(); }}\n\
-             return sum;\n}}\n"
-        );
-    }
-    source
 }
 
 fn javascript(count: u32) -> Program {

@@ -104,9 +104,12 @@ fn start() -> bool {
         return STATE.load(Ordering::Acquire) == ACTIVE;
     }
     let internal = Internal::enter();
-    heap::configure();
-    loader::find();
-    let active = make_pager();
+    // On one stack with signals blocked once: what is called here would change to it and back a dozen times.
+    let active = stack::run(|| {
+        heap::configure();
+        loader::find();
+        make_pager()
+    });
     drop(internal);
     STATE.store(if active { ACTIVE } else { INERT }, Ordering::Release);
     lock::wake(&STATE, lock::ALL);

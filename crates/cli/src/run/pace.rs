@@ -25,7 +25,7 @@ impl Pace {
         let start = Instant::now();
         if start >= self.next {
             look();
-            self.next = start + (start.elapsed() * REST).clamp(self.shortest, LONGEST);
+            self.next = start + (start.elapsed() * REST).min(LONGEST).max(self.shortest);
         }
     }
 }
