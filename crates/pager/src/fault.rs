@@ -24,6 +24,8 @@ const MAX_WINDOW: usize = 16;
 const MESSAGES: usize = 16;
 /// How long a fault waits for other processes of the run to give memory.
 const PATIENCE_MS: u32 = 5000;
+/// Between two looks, in that time, for processes that have ended.
+const REAP_MS: u32 = 200;
 /// Heat for a page that comes back at once.
 const HOTTEST: u16 = 12;
 /// Faults between two looks at the memory beside managed pages and pool.
@@ -139,6 +141,11 @@ impl Handler {
             in_vain += evicted.looked_at.max(1);
             if in_vain > 16 * engine.queued() {
                 if engine.squeeze() {
+                    in_vain = 0;
+                    continue;
+                }
+                // `ramfold run` does so as well, while it lives.
+                if waited % REAP_MS == 0 && engine.usage.segment().reap_for_the_owner(&|_| ()) {
                     in_vain = 0;
                     continue;
                 }

@@ -64,6 +64,9 @@ struct Header {
     key: [AtomicU64; 4],
     /// Anonymous memory of the run's processes that have no slot.
     unmanaged: AtomicU64,
+    /// Who made the segment and looks after it, and its start time.
+    owner: AtomicU32,
+    owner_start_time: AtomicU64,
     /// Sum of the charged gauges over all slots and of `unmanaged`, and its highest value.
     in_use: AtomicU64,
     peak: AtomicU64,
@@ -180,6 +183,7 @@ impl Segment {
         let segment = Self::map(&fd, total_len(extents), extents)?;
         let header = segment.header();
         header.limit.store(limit, Ordering::Relaxed);
+        segment.become_owner()?;
         header.extents.store(extents as u64, Ordering::Relaxed);
         for (word, bytes) in header.key.iter().zip(key.as_chunks().0) {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);

@@ -216,6 +216,31 @@ impl Segment {
         living.collect()
     }
 
+    /// Enters the calling process as the one that looks after the segment.
+    pub(super) fn become_owner(&self) -> io::Result<()> {
+        let own = Identity::own()?;
+        self.header().owner_start_time.store(own.start_time, Ordering::Relaxed);
+        self.header().owner.store(own.pid, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn owner_has_ended(&self) -> bool {
+        let (pid, start_time) = (&self.header().owner, &self.header().owner_start_time);
+        let (pid, start_time) = (pid.load(Ordering::Relaxed), start_time.load(Ordering::Relaxed));
+        Identity { pid, start_time, start_stack: 0 }.has_ended()
+    }
+
+    /// For a process that finds no memory: as [`Segment::reap`]; and if nobody looks after the segment any more, what was
+    /// found of processes without a slot counts no longer, since nobody will ever see it go. Returns whether that helped.
+    pub fn reap_for_the_owner(&self, discard: &dyn Fn(u32)) -> bool {
+        let reaped = self.reap(discard);
+        let left = self.unmanaged() > 0 && self.owner_has_ended();
+        if left {
+            self.set_unmanaged(0);
+        }
+        reaped > 0 || left
+    }
+
     /// Releases the slots of processes that ended or were replaced by `exec` without saying so. Returns how
     /// many. Any process of the run may call this at any time; slots of processes that see another `/proc` (in a
     /// container, say) are left to those.
@@ -277,6 +302,17 @@ mod tests {
         pub(in super::super) fn attach_another(&self) -> io::Result<SlotId> {
             self.claim(Identity::own()?)
         }
+    }
+
+    #[test]
+    fn what_a_dead_owner_has_left_counts_no_longer() {
+        let (_fd, segment) = segment(1);
+        segment.set_unmanaged(4096);
+        assert!(!segment.reap_for_the_owner(&|_| ()));
+        assert_eq!(segment.in_use(), 4096, "this process looks after it");
+        segment.header().owner_start_time.fetch_add(1, Ordering::Relaxed);
+        assert!(segment.reap_for_the_owner(&|_| ()) && !segment.reap_for_the_owner(&|_| ()));
+        assert_eq!(segment.in_use(), 0);
     }
 
     #[test]
