@@ -227,7 +227,6 @@ mod tests {
             };
             codec.compress(&mut scratch, &[0; PAGE_SIZE], &mut [0; 5000]).unwrap();
             let made = size(&mut scratch);
-            println!("level {level}: {} KiB", made >> 10);
             for page in super::super::conformance::pages() {
                 let mut out = [0; 5000];
                 let length = codec.compress(&mut scratch, &page, &mut out).unwrap();

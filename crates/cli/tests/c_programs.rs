@@ -59,7 +59,7 @@ fn under_limit(name: &str, arguments: &[&str]) {
     if !(need::userfaultfd() && need::programs(&["cc"])) {
         return;
     }
-    let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+    let scratch = common::scratch();
     let program = program(name, scratch.path(), arguments);
     let ramfold = Ramfold::new(32 * MIB, &[]);
     let limited = run(&program, Some(&ramfold), &scratch.path().join("limited"));
@@ -77,7 +77,7 @@ fn property(name: &str) {
     if !(need::userfaultfd() && need::programs(&["cc"])) {
         return;
     }
-    let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+    let scratch = common::scratch();
     let program = program(name, scratch.path(), &["40"]);
     let plain = run(&program, None, &scratch.path().join("plain"));
     if plain.status.code() == Some(SKIPPED) {
@@ -107,7 +107,7 @@ fn exhaust() {
     if !(need::userfaultfd() && need::programs(&["cc"])) {
         return;
     }
-    let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+    let scratch = common::scratch();
     let program = program("exhaust", scratch.path(), &["512"]);
     for (at, options) in [["--swap", "none"], ["--swap-size", "64M"]].iter().enumerate() {
         let ramfold = Ramfold::new(32 * MIB, options);
@@ -154,7 +154,7 @@ fn stress_for(mib: u64, seconds: u64, share: u64, options: &[&str]) {
     if !(need::userfaultfd() && need::programs(&["cc"])) {
         return;
     }
-    let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+    let scratch = common::scratch();
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     let arguments = [mib.to_string(), seconds.to_string(), seed.to_string()];
     let program = program("stress", scratch.path(), &arguments.each_ref().map(String::as_str));

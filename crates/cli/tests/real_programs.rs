@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use common::cgroup::Cgroup;
 use common::memory::Sampler;
-use common::{Program, Ramfold, Running, heavy, need, run_command, same_in_shares, test_file, within_limit};
+use common::{
+    MODES, Program, Ramfold, Running, heavy, need, run_command, same_in_shares, scratch, test_file,
+    within_limit,
+};
 
 const MIB: u64 = 1 << 20;
-/// Both ways in which pages leave a program.
-const MODES: &[&[&str]] = &[&["--evict-mode", "move"], &["--evict-mode", "wp"]];
 /// Minutes enough for a program that works in a quarter of its memory.
 const HOUR: u64 = 3600;
 
@@ -179,10 +180,6 @@ fn redis_large() {
 }
 
 // ---- the programs ----
-
-fn scratch() -> tempfile::TempDir {
-    tempfile::tempdir_in("/var/tmp").unwrap()
-}
 
 /// The interpreter itself: what is found first may be a script that starts it.
 fn python() -> String {

@@ -5,7 +5,8 @@ mod common;
 
 use common::memory::Sampler;
 use common::{
-    Program, Ramfold, Running, compiled, heavy, need, run, same_in_shares, test_file, within_limit,
+    MODES, Program, Ramfold, Running, compiled, heavy, need, run, same_in_shares, scratch, test_file,
+    within_limit,
 };
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,12 +17,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-/// Both ways in which pages leave a program.
-const MODES: &[&[&str]] = &[&["--evict-mode", "move"], &["--evict-mode", "wp"]];
-
-fn scratch() -> tempfile::TempDir {
-    tempfile::tempdir_in("/var/tmp").unwrap()
-}
 
 fn bash(name: &str, script: &str) -> Program {
     Program::new(name, &["bash", "-c", script])

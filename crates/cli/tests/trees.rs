@@ -24,7 +24,7 @@ fn the_limit_holds_for_fifty_processes() {
     if !can_run() {
         return;
     }
-    let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+    let scratch = common::scratch();
     let worker = worker(scratch.path());
     let script = format!(
         "for i in $(seq 50); do {worker} $((1 + i * 7 % 17)) $((i % 4)) $i < /dev/null & children+=($!); done
@@ -56,7 +56,7 @@ fn memory_goes_from_those_who_sleep_to_those_who_work() {
     if !can_run() {
         return;
     }
-    let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+    let scratch = common::scratch();
     let worker = worker(scratch.path());
     let ramfold = Ramfold::new(96 * MIB, &[]);
     let script = format!("{worker} 80 0 1 <&0 & sleep 1; {worker} 64 60 2");

@@ -8,14 +8,13 @@ use ramfold_pager::segment::{Segment, start_stack};
 use ramfold_survey::process::children;
 use rustix::fs::readlink;
 use std::collections::{HashMap, HashSet};
-use std::ffi::CString;
 use std::fs;
 
 /// What need not be looked at again.
 #[derive(Debug, Default)]
 pub struct Unmanaged {
-    /// The space of process numbers that each process is in, by its number here.
-    spaces: HashMap<u32, Option<CString>>,
+    /// [`is_numbered_here`], by process.
+    numbered_here: HashMap<u32, bool>,
 }
 
 impl Unmanaged {
@@ -24,21 +23,18 @@ impl Unmanaged {
         let tree = tree(program);
         let managed: HashSet<u32> = segment.processes().iter().map(|process| process.pid).collect();
         let living: HashSet<u32> = tree.iter().map(|(pid, _)| *pid).collect();
-        self.spaces.retain(|pid, _| living.contains(pid));
-        let others = tree.iter().filter(|(pid, _)| !managed.contains(pid) && self.is_numbered_here(*pid));
+        self.numbered_here.retain(|pid, _| living.contains(pid));
+        let mut here = |pid| *self.numbered_here.entry(pid).or_insert_with(|| is_numbered_here(pid));
+        let others = tree.iter().filter(|(pid, _)| !managed.contains(pid) && here(*pid));
         segment.set_unmanaged(others.map(|(pid, parent)| of_its_own(*pid, *parent)).sum());
     }
+}
 
-    /// Whether the process knows itself by the number it has here: in a container of its own it is entered in the segment
-    /// under another.
-    fn is_numbered_here(&mut self, pid: u32) -> bool {
-        let own = std::process::id();
-        let mut space = |pid: u32| {
-            let read = || readlink(format!("/proc/{pid}/ns/pid"), Vec::new()).ok();
-            self.spaces.entry(pid).or_insert_with(read).clone()
-        };
-        space(pid) == space(own)
-    }
+/// Whether the process knows itself by the number it has here: in a container of its own it is entered in the segment
+/// under another.
+fn is_numbered_here(pid: u32) -> bool {
+    let space = |pid: u32| readlink(format!("/proc/{pid}/ns/pid"), Vec::new()).ok();
+    space(pid) == space(std::process::id())
 }
 
 /// A process and its descendants, each with its parent.
@@ -84,7 +80,7 @@ mod tests {
         assert!(anonymous(me) > 0);
         let (_fd, segment) = Segment::create(1 << 30, 0, [0; 32]).unwrap();
         let mut unmanaged = Unmanaged::default();
-        assert!(unmanaged.is_numbered_here(child.id()));
+        assert!(is_numbered_here(child.id()));
         unmanaged.look(&segment, me);
         assert!(segment.unmanaged() > 0 && segment.in_use() == segment.unmanaged());
         child.kill().unwrap();

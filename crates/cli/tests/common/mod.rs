@@ -17,6 +17,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
+/// Both ways in which pages leave a program.
+pub const MODES: &[&[&str]] = &[&["--evict-mode", "move"], &["--evict-mode", "wp"]];
 /// The smallest limit that `ramfold run` takes.
 const LEAST_LIMIT: u64 = 16 * MIB;
 
@@ -103,6 +105,11 @@ impl Ramfold {
     pub fn bound(&self) -> u64 {
         self.limit + self.limit / 20 + 8 * MIB
     }
+}
+
+/// A directory on a real file system, for the time of a test.
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
 }
 
 /// The binary under test.
@@ -201,7 +208,7 @@ impl Drop for Running {
 /// Runs `program` plainly, then in each share (1/2, 1/4, ...) of its own peak with each set of options, and insists on
 /// the same output and on the limit.
 pub fn same_in_shares(program: &Program, shares: &[u64], option_sets: &[&[&str]]) {
-    let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+    let scratch = scratch();
     let plain = run(program, None, &scratch.path().join("plain"));
     assert!(
         plain.status.success(),
