@@ -6,13 +6,14 @@
 //! compressed by a denser codec. They start when the program's memory passes the threshold, not before.
 //!
 //! Lock order: gate, space ([`crate::space`], by its owner), group ([`crate::pages`]), then the store's own. The
-//! queue's lock is taken alone or under a group lock and holds nothing.
+//! lock of the queue ([`crate::queue`]) is taken alone or under a group lock and holds nothing.
 
 use crate::books::Books;
 use crate::event::Event;
 use crate::gate::Gate;
 use crate::pager::Reservation;
 use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, Group, Pages, State};
+use crate::queue::Queue;
 use crate::segment::{Counter, Gauge, SlotId};
 use crate::space::Space;
 use crate::sys::{self, PAGE};
@@ -23,7 +24,6 @@ use ramfold::tier::Tier;
 use ramfold::tier::file::FileTier;
 use ramfold::{Key, PoolId, PoolKind, Store};
 use rustix::io::Errno;
-use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,16 +66,8 @@ pub(crate) struct Engine {
     pub(crate) evictions: AtomicU64,
     /// Evictions in a tick of the clock: a sixteenth of the pages that the limit holds.
     tick: u64,
-    queue: Mutex<VecDeque<Queued>>,
+    pub(crate) queue: Queue,
     books: Mutex<Books>,
-}
-
-/// A block that waits for eviction.
-#[derive(Debug, Clone, Copy)]
-struct Queued {
-    block: u32,
-    /// When it was put there, by the run's clock.
-    time: u64,
 }
 
 /// What an engine is made of.
@@ -139,7 +131,7 @@ impl Engine {
             nearly_full: AtomicBool::new(false),
             evictions: AtomicU64::new(0),
             tick,
-            queue: Mutex::new(VecDeque::new()),
+            queue: Queue::default(),
             books: Mutex::default(),
         })
     }
@@ -207,47 +199,32 @@ impl Engine {
 
     /// Takes a page as resident and sees to it that its block is queued for eviction.
     pub(crate) fn set_resident(&self, group: &Group<'_>, page: usize) {
+        self.set_back(group, page, false);
+    }
+
+    /// The same of a page that came back; whether a sequence only passes over it decides where its block waits.
+    pub(crate) fn set_back(&self, group: &Group<'_>, page: usize, passed: bool) {
         group.set(page, State::Resident);
+        group.set_passed(page, passed);
         let block = page / BLOCK_PAGES;
-        if self.pages.block(block).mark_queued() {
+        if !self.pages.block(block).mark_queued() {
+            return;
+        }
+        if passed {
+            self.queue.push_passed(block);
+        } else {
             self.enqueue(block);
         }
     }
 
     /// Puts a block that is marked as queued at the end of the queue.
     pub(crate) fn enqueue(&self, block: usize) {
-        let block = u32::try_from(block).expect("the range has fewer than 2^32 blocks");
-        let time = self.usage.segment().clock();
-        self.queue().push_back(Queued { block, time });
-    }
-
-    /// The block that was queued longest ago.
-    pub(crate) fn dequeue(&self) -> Option<usize> {
-        self.queue().pop_front().map(|queued| queued.block as usize)
-    }
-
-    /// Takes the block from the head of the queue, if it is there.
-    pub(crate) fn dequeue_this(&self, block: usize) -> bool {
-        let mut queue = self.queue();
-        let there = queue.front().is_some_and(|queued| queued.block as usize == block);
-        if there {
-            queue.pop_front();
-        }
-        there
-    }
-
-    pub(crate) fn queued(&self) -> usize {
-        self.queue().len()
+        self.queue.push(block, self.usage.segment().clock());
     }
 
     /// Tells the other processes of the run how old the head of the queue is.
     pub(crate) fn publish_oldest(&self) {
-        let head = self.queue().front().map(|queued| queued.time);
-        self.usage.segment().publish_oldest(self.usage.slot(), head);
-    }
-
-    fn queue(&self) -> MutexGuard<'_, VecDeque<Queued>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.usage.segment().publish_oldest(self.usage.slot(), self.queue.oldest());
     }
 
     /// What the evictor waits for.
@@ -265,14 +242,16 @@ impl Engine {
         self.usage.segment().answer(self.usage.slot(), pages.map(|pages| (pages * PAGE) as u64));
     }
 
-    /// Asks a process of the run with older pages, if there is one, to make room.
+    /// Asks a process of the run with older pages, if there is one, to make room; not while this one has pages that
+    /// nobody waits for.
     pub(crate) fn ask_older(&self) -> bool {
         /// A sixteenth of what the limit holds.
         const MARGIN: u64 = 16;
         /// Bytes: enough for a while.
         const LEAST: u64 = 1 << 20;
         let (segment, bytes) = (self.usage.segment(), self.over_low().max(LEAST));
-        segment.ask_older(self.usage.slot(), segment.limit() / PAGE as u64 / MARGIN, bytes)
+        !self.queue.has_passed()
+            && segment.ask_older(self.usage.slot(), segment.limit() / PAGE as u64 / MARGIN, bytes)
     }
 
     /// Forgets a page's contents, wherever they are; the group is locked. The caller discards resident ones.

@@ -1,7 +1,7 @@
 //! Eviction: cold blocks leave the program and go into the store.
 //!
-//! Blocks wait in a queue in the order in which they got their first page. The evictor takes the oldest, and with it those
-//! that follow both in the queue and in memory (a *stretch*), and *detaches* the cold pages: one UFFDIO_MOVE for each run
+//! Blocks wait in a queue ([`crate::queue`]), in the order in which they got their first page. The evictor takes the
+//! first, and with it those that follow both in the queue and in memory (a *stretch*), and *detaches* the cold pages: one UFFDIO_MOVE for each run
 //! of them puts the frames into a staging window, which is atomic for the program. Long runs matter: the kernel
 //! interrupts the other processors once for each. The pages are then Evicting: compressed from the window without any lock, and a
 //! touch meanwhile takes them back by a copy. The commit, under the group lock again, makes them Stored; what was
@@ -94,7 +94,7 @@ impl Evictor {
         let mut evicted = Evicted::default();
         let most = blocks.min(self.places.len());
         // A pass over mostly hot blocks ends too.
-        let patience = engine.queued().min(most * 64);
+        let patience = engine.queue.len().min(most * 64);
         let mut taken = 0;
         while taken < most && evicted.looked_at < patience {
             let Some(stretch) = next_stretch(engine, most - taken) else { break };
@@ -182,7 +182,7 @@ impl Evictor {
 /// them: their eviction has begun. Where pages are copied it is one.
 fn next_stretch(engine: &Engine, most: usize) -> Option<Range<usize>> {
     const GROUP_BLOCKS: usize = GROUP_PAGES / BLOCK_PAGES;
-    let first = engine.dequeue()?;
+    let first = engine.queue.pop()?;
     let border = (first / GROUP_BLOCKS + 1) * GROUP_BLOCKS;
     let most = if engine.moves { most.min(STRETCH_BLOCKS).min(border - first) } else { 1 };
     let mut end = first;
@@ -192,7 +192,7 @@ fn next_stretch(engine: &Engine, most: usize) -> Option<Range<usize>> {
             return Some(first..end);
         }
         end += 1;
-        if end == first + most || !engine.dequeue_this(end) {
+        if end == first + most || !engine.queue.pop_this(end) {
             return Some(first..end);
         }
     }

@@ -1,4 +1,6 @@
-//! Faults: a touched page is brought back, with its neighbours when use is sequential.
+//! Faults: a touched page is brought back, with its neighbours when use is sequential. What a long sequence brings back
+//! it only passes over ([`crate::queue`]), unless it did so the last time, not so long ago that memory could not have
+//! kept the page: then it stays.
 //!
 //! One thread reads the userfaultfd and resolves each fault before it reads the next. It runs on the core of the
 //! thread that faults: that thread is about to sleep, so the hand-over is a context switch, while a core that has
@@ -9,9 +11,9 @@
 
 use crate::engine::Engine;
 use crate::evict::{self, Evictor};
-use crate::pages::{GROUP_PAGES, Group, State};
+use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::segment::Counter;
-use crate::streams::Streams;
+use crate::streams::{Ahead, Streams};
 use crate::sys::{self, PAGE};
 use crate::uffd::{Fault, Message, Progress};
 use ramfold::{LoadError, PAGE_SIZE, Page, Scratch};
@@ -139,7 +141,7 @@ impl Handler {
             }
             // Heat costs up to 15 passes over the queue before a page leaves.
             in_vain += evicted.looked_at.max(1);
-            if in_vain > 16 * engine.queued() {
+            if in_vain > 16 * engine.queue.len() {
                 if engine.squeeze() {
                     in_vain = 0;
                     continue;
@@ -162,7 +164,7 @@ impl Handler {
     /// The first touch of a page.
     fn fill(&mut self, engine: &Engine, group: &Group<'_>, page: usize, fault: Fault) {
         let addr = engine.pages.addr(page);
-        let window = self.window(engine, page, |page| group.state(page) == State::None);
+        let Ahead { pages: window, .. } = self.ahead(engine, page, |page| group.state(page) == State::None);
         let Progress { bytes, stopped } = if window == 1 && !fault.write {
             engine.uffd.zeropage(addr, PAGE)
         } else {
@@ -187,16 +189,23 @@ impl Handler {
     /// Loads a page, and those that follow it when use is sequential.
     fn bring_back(&mut self, engine: &Engine, group: &Group<'_>, page: usize) {
         let addr = engine.pages.addr(page);
-        let window = self.window(engine, page, |page| group.state(page) == State::Stored);
+        let Ahead { pages: window, sustained } =
+            self.ahead(engine, page, |page| group.state(page) == State::Stored);
+        let away = engine.evictions_since(group.left(page));
+        let passed = sustained && !(group.is_passed(page) && self.is_worth_keeping(engine, away));
         let loaded = self.load(engine, page, window);
         let Progress { bytes, stopped } = engine.uffd.copy(addr, self.buffer.as_ptr().addr(), loaded * PAGE);
         let placed = bytes / PAGE;
         for back in page..page + placed {
-            engine.set_resident(group, back);
+            engine.set_back(group, back, passed);
             engine.store.invalidate(engine.key(back));
         }
         self.streams.brought(page, window, placed.max(1));
-        warm(engine, group, page);
+        if passed {
+            group.set_heat(page, 0);
+        } else {
+            warm(engine, group, page, away);
+        }
         engine.count(Counter::Refaults, placed as u64);
         if placed == 0 {
             match stopped {
@@ -204,6 +213,14 @@ impl Handler {
                 Some(errno) => engine.die(&format!("a page was lost: it cannot be put back ({errno})")),
             }
         }
+    }
+
+    /// Whether what a sequence passes over for the second time shall stay: if memory would clearly have held it since the
+    /// last time, or now and then if it might have, so that what nobody uses any more does not stay in its place.
+    fn is_worth_keeping(&self, engine: &Engine, away: u64) -> bool {
+        const NOW_AND_THEN: u32 = 8;
+        let resident = engine.pages.resident();
+        away < resident / 4 || away < resident && self.served.is_multiple_of(NOW_AND_THEN)
     }
 
     /// Loads up to `window` pages into the buffer; at least the first, or the program ends.
@@ -221,16 +238,22 @@ impl Handler {
         window
     }
 
-    /// How many pages from `page` on to bring: what the faults before suggest, as far as `wanted` goes, not over
+    /// What of the pages from `page` on to bring: what the faults before suggest, as far as `wanted` goes, not over
     /// the border of the group, and not when memory is short.
-    fn window(&mut self, engine: &Engine, page: usize, wanted: impl Fn(usize) -> bool) -> usize {
+    fn ahead(&mut self, engine: &Engine, page: usize, wanted: impl Fn(usize) -> bool) -> Ahead {
         let most = MAX_WINDOW.min(GROUP_PAGES - page % GROUP_PAGES);
-        let suggested = self.streams.window(page, most);
-        let fitting = if engine.over_high() > 0 { 1 } else { suggested };
-        let window = (page..page + fitting).take_while(|page| wanted(*page)).count().max(1);
-        self.streams.brought(page, suggested, window);
-        window
+        let suggested = self.streams.ahead(page, most, |page| engine.pages.seems_framed(page));
+        let fitting = if engine.over_high() > 0 { 1 } else { to_border(page, suggested.pages) };
+        let pages = (page..page + fitting).take_while(|page| wanted(*page)).count().max(1);
+        self.streams.brought(page, suggested.pages, pages);
+        Ahead { pages, ..suggested }
     }
+}
+
+/// Cuts a window at the last border of a block in it: blocks leave as a whole, and should come so.
+fn to_border(page: usize, pages: usize) -> usize {
+    let border = (page + pages) / BLOCK_PAGES * BLOCK_PAGES;
+    if border > page { border - page } else { pages }
 }
 
 /// Waits for faults; returns how many messages there are.
@@ -269,8 +292,8 @@ fn settle(engine: &Engine, page: usize, fault: Fault) {
 /// A page that comes back before as many were evicted as are resident is worth keeping (the refault distance of
 /// `mm/workingset.c`): the sooner, the longer. Each unit of heat is one round of the evictor that it stays. In a
 /// simulation of zipfian touches with room for half the pages this misses 13 % less often than one unit each time.
-fn warm(engine: &Engine, group: &Group<'_>, page: usize) {
-    let (away, resident) = (engine.evictions_since(group.left(page)), engine.pages.resident());
+fn warm(engine: &Engine, group: &Group<'_>, page: usize, away: u64) {
+    let resident = engine.pages.resident();
     let heat = group.heat(page);
     group.set_heat(
         page,

@@ -21,6 +21,7 @@ mod mapping;
 pub mod pager;
 mod pages;
 mod phase;
+mod queue;
 mod region;
 pub mod segment;
 mod space;

@@ -1,4 +1,4 @@
-//! Two bytes for each page of the managed range: where the page is, how often it came back, and when it left.
+//! Two bytes for each page of the managed range: where the page is, how often it came back and how, and when it left.
 //!
 //! ```text
 //!            touch              evict             compressed
@@ -35,7 +35,8 @@ pub(crate) const GROUP_PAGES: usize = 1024;
 const LOCKS: usize = 256;
 const MAX_HEAT: u16 = 15;
 /// The parts of a page's word.
-const STATE: u16 = 0x000f;
+const STATE: u16 = 0x0007;
+const PASSED: u16 = 0x0008;
 const HEAT: u16 = 0x00f0;
 const LEFT: u16 = 0xff00;
 
@@ -111,6 +112,11 @@ impl Pages {
         self.resident.load(Ordering::Relaxed)
     }
 
+    /// Whether the page has a frame; without the lock it may not have it any more.
+    pub(crate) fn seems_framed(&self, page: usize) -> bool {
+        framed(state(self.word(page).load(Ordering::Relaxed)))
+    }
+
     /// Locks the group that holds the page.
     pub(crate) fn lock(&self, page: usize) -> Group<'_> {
         let group = page / GROUP_PAGES;
@@ -165,12 +171,7 @@ impl Group<'_> {
     }
 
     pub(crate) fn state(&self, page: usize) -> State {
-        match self.pages.word(page).load(Ordering::Relaxed) & STATE {
-            0 => State::None,
-            1 => State::Resident,
-            2 => State::Evicting,
-            _ => State::Stored,
-        }
+        state(self.pages.word(page).load(Ordering::Relaxed))
     }
 
     /// Changes the state, keeps heat and time (a page that becomes None forgets them), and keeps the counts right.
@@ -200,6 +201,17 @@ impl Group<'_> {
         word.store(word.load(Ordering::Relaxed) & !HEAT | heat, Ordering::Relaxed);
     }
 
+    /// Whether a sequence passed over the page when it came back last.
+    pub(crate) fn is_passed(&self, page: usize) -> bool {
+        self.pages.word(page).load(Ordering::Relaxed) & PASSED != 0
+    }
+
+    pub(crate) fn set_passed(&self, page: usize, passed: bool) {
+        let word = self.pages.word(page);
+        let flag = if passed { PASSED } else { 0 };
+        word.store(word.load(Ordering::Relaxed) & !PASSED | flag, Ordering::Relaxed);
+    }
+
     /// Notes when the page left, by a clock of the caller's.
     pub(crate) fn set_left(&self, page: usize, time: u8) {
         let word = self.pages.word(page);
@@ -210,6 +222,15 @@ impl Group<'_> {
     /// When the page left.
     pub(crate) fn left(&self, page: usize) -> u8 {
         (self.pages.word(page).load(Ordering::Relaxed) >> LEFT.trailing_zeros()).to_le_bytes()[0]
+    }
+}
+
+fn state(word: u16) -> State {
+    match word & STATE {
+        0 => State::None,
+        1 => State::Resident,
+        2 => State::Evicting,
+        _ => State::Stored,
     }
 }
 
@@ -261,8 +282,13 @@ mod tests {
         }
         group.set(page, State::Resident);
         group.set_heat(page, 99);
+        group.set_passed(page, true);
+        group.set_left(page, 200);
         group.set(page, State::Stored);
-        assert_eq!(group.heat(page), 15);
+        assert_eq!((group.heat(page), group.is_passed(page), group.left(page)), (15, true, 200));
+        group.set_passed(page, false);
+        assert_eq!((group.heat(page), group.is_passed(page), group.left(page)), (15, false, 200));
+        assert_eq!(group.state(page), State::Stored);
     }
 
     #[test]

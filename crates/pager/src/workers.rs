@@ -120,7 +120,7 @@ fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
             continue;
         }
         in_vain += evicted.looked_at.max(1);
-        if in_vain > 16 * engine.queued() {
+        if in_vain > 16 * engine.queue.len() {
             if engine.over_low() > 0 && engine.squeeze() {
                 engine.refresh_usage();
                 in_vain = 0;

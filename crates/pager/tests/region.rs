@@ -106,6 +106,51 @@ fn pages_come_back_from_the_swap_file_without_move() {
     held(Mode::WriteProtect, true);
 }
 
+/// A filled region of 56 MiB in 40, of which about 20 MiB are resident.
+fn filled() -> Region {
+    let mut options = RegionOptions::new(40 << 20);
+    options.swap = None;
+    options.store.max_pool_bytes = 32 << 20;
+    options.store.recomp_algorithm = None;
+    let mut region = Region::new(56 * MIB, options).unwrap();
+    for (number, page) in region.chunks_exact_mut(PAGE).enumerate() {
+        page.copy_from_slice(&contents(number, 0));
+    }
+    region
+}
+
+/// Reads the first pages in order; returns how many of them came back from the store.
+fn loads_of_a_pass(region: &Region, pages: usize) -> u64 {
+    let before = region.stats().loads;
+    for (number, page) in region.chunks_exact(PAGE).take(pages).enumerate() {
+        assert!(page == contents(number, 0), "page {number} differs");
+    }
+    region.stats().loads - before
+}
+
+#[test]
+fn a_sequence_over_more_than_memory_finds_a_part_of_it_there() {
+    if !permitted() {
+        return;
+    }
+    let region = filled();
+    let pages = region.len() / PAGE;
+    let loads: Vec<u64> = (0..6).map(|_| loads_of_a_pass(&region, pages)).collect();
+    // By age alone it would be all of them, every time.
+    assert!(loads[2..].iter().all(|loads| *loads < pages as u64 * 9 / 10), "{loads:?} of {pages}");
+}
+
+#[test]
+fn what_nobody_uses_makes_way_for_a_sequence_that_fits() {
+    if !permitted() {
+        return;
+    }
+    let region = filled();
+    let pages = 14 * MIB / PAGE;
+    let loads: Vec<u64> = (0..12).map(|_| loads_of_a_pass(&region, pages)).collect();
+    assert!(loads[8..].iter().all(|loads| *loads < pages as u64 / 4), "{loads:?} of {pages}");
+}
+
 #[test]
 fn threads_share_a_region() {
     if !permitted() {
