@@ -13,6 +13,7 @@ use crate::bits::{low_size, low16};
 use crate::index::Place;
 use crate::prefetch::prefetch;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 
 const TABLES: usize = 64;
 const WAYS: usize = 10;
@@ -112,28 +113,34 @@ impl Table {
     }
 }
 
+/// A table, and where its sets lie, or lay: no more than a prefetch needs to know, and that without a lock.
+#[derive(Debug, Default)]
+struct Guarded {
+    table: Mutex<Table>,
+    sets: AtomicPtr<Set>,
+    mask: AtomicUsize,
+}
+
 /// The table of hints.
 #[derive(Debug)]
 pub(crate) struct Dedup {
-    tables: Box<[Mutex<Table>]>,
+    tables: Box<[Guarded]>,
 }
 
 impl Dedup {
     pub(crate) fn new() -> Self {
-        Self { tables: (0..TABLES).map(|_| Mutex::default()).collect() }
+        Self { tables: (0..TABLES).map(|_| Guarded::default()).collect() }
     }
 
     /// Tells that the hash will be looked for soon.
     pub(crate) fn prefetch(&self, hash: u64) {
-        let table = crate::lock(&self.tables[Self::table(hash)]);
-        if !table.sets.is_empty() {
-            prefetch(&table.sets[table.split(hash).0]);
-        }
+        let Guarded { sets, mask, .. } = &self.tables[Self::table(hash)];
+        prefetch(sets.load(Relaxed).wrapping_add(low_size(hash) & mask.load(Relaxed)));
     }
 
     /// Where a page of this hash was last stored, perhaps.
     pub(crate) fn find(&self, hash: u64) -> Option<Place> {
-        crate::lock(&self.tables[Self::table(hash)]).find(hash).map(Place)
+        crate::lock(&self.tables[Self::table(hash)].table).find(hash).map(Place)
     }
 
     /// Remembers where a page of this hash is. `pages` is the number of pages stored, more or less.
@@ -141,17 +148,22 @@ impl Dedup {
         let number = Self::table(hash);
         let even = pages * 2 / (5 * WAYS);
         let wanted = (even + even * number / TABLES) / TABLES;
-        crate::lock(&self.tables[number]).insert(hash, place.0, wanted);
+        let Guarded { table, sets, mask } = &self.tables[number];
+        let mut table = crate::lock(table);
+        table.insert(hash, place.0, wanted);
+        sets.store(table.sets.as_mut_ptr(), Relaxed);
+        mask.store(table.sets.len() - 1, Relaxed);
     }
 
     /// Forgets everything and gives the memory back.
     pub(crate) fn clear(&self) {
-        self.tables.iter().for_each(|table| *crate::lock(table) = Table::default());
+        self.tables.iter().for_each(|guarded| *crate::lock(&guarded.table) = Table::default());
     }
 
     /// Bytes of memory.
     pub(crate) fn meta_bytes(&self) -> usize {
-        self.tables.iter().map(|table| crate::lock(table).sets.capacity() * size_of::<Set>()).sum()
+        let sets = self.tables.iter().map(|guarded| crate::lock(&guarded.table).sets.capacity());
+        sets.sum::<usize>() * size_of::<Set>()
     }
 
     fn table(hash: u64) -> usize {

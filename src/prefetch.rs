@@ -10,9 +10,9 @@ pub(crate) fn prefetch_bytes(start: *const u8, len: usize) {
     }
 }
 
-/// Asks for the first cache line of a value.
-pub(crate) fn prefetch<T>(value: &T) {
-    line(std::ptr::from_ref(value).cast());
+/// Asks for the first cache line of a value, which need not exist.
+pub(crate) fn prefetch<T>(value: *const T) {
+    line(value.cast());
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -112,13 +112,15 @@ impl Shelf {
         pages.iter().enumerate().try_for_each(|(index, page)| self.put(index, page))
     }
 
-    /// Stores the pages again where they were just invalidated. The invalidation is not timed: in a pager it
-    /// belongs to the load before.
+    /// Stores the pages again that were just loaded and invalidated, as a pager does when they leave once more. That
+    /// load is not timed.
     ///
     /// # Errors
     /// [`ShelfError::Refused`].
     pub fn replace(&mut self, pages: &[Page], range: Range<usize>) -> Result<Duration, ShelfError> {
+        let mut page = [0; PAGE_SIZE];
         for index in range.clone() {
+            self.get(index, &mut page)?;
             self.store.invalidate(self.key(index));
         }
         let started = thread_time();

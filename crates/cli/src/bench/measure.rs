@@ -2,8 +2,8 @@
 //!
 //! The store and the bare codec take turns in chunks of a megabyte, half the corpus apart: both see the machine at
 //! the same speed, and neither finds in the cache what the other has just read. Both get the same pages in the same
-//! order, none of them same-filled or a duplicate; the bare codec compresses into one page that stays in the cache
-//! and reads what it decompresses from one run of bytes. Rates are by the thread's processor time, so that other
+//! order, none of them same-filled or a duplicate; the bare codec compresses into one run of bytes, and decompresses from
+//! one. Rates are by the thread's processor time, so that other
 //! programs do not count. Slow codecs are timed on a part of the chunks.
 
 mod ageing;

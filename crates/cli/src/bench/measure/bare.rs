@@ -15,6 +15,8 @@ pub struct Bare {
     codec: Arc<dyn Codec>,
     scratch: codec::Scratch,
     packed: Arc<PackedPages>,
+    /// Where compressed pages go, one after another as in `packed`.
+    run: Vec<u8>,
     packing: Duration,
 }
 
@@ -28,8 +30,16 @@ pub struct PackedPages {
 impl PackedPages {
     /// The bytes of a page.
     pub fn get(&self, index: usize) -> &[u8] {
-        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.bytes[start..self.ends[index]]
+        &self.bytes[self.start(index)..self.ends[index]]
+    }
+
+    fn start(&self, index: usize) -> usize {
+        index.checked_sub(1).map_or(0, |before| self.ends[before])
+    }
+
+    /// Memory for a copy, with room for one page more.
+    fn room(&self) -> Vec<u8> {
+        vec![1; self.bytes.len() + PAGE_SIZE]
     }
 }
 
@@ -49,6 +59,7 @@ impl Bare {
             name: name.into(),
             codec,
             scratch,
+            run: packed.room(),
             packed: Arc::new(packed),
             packing: thread_time() - started,
         })
@@ -65,7 +76,8 @@ impl Bare {
     /// The same for another thread.
     pub fn share(&self) -> Self {
         let (codec, packed) = (Arc::clone(&self.codec), Arc::clone(&self.packed));
-        Self { name: self.name.clone(), scratch: codec.scratch(), codec, packed, packing: self.packing }
+        let (scratch, run) = (codec.scratch(), packed.room());
+        Self { name: self.name.clone(), codec, scratch, packed, run, packing: self.packing }
     }
 
     /// How many pages are compressed in that time.
@@ -75,10 +87,10 @@ impl Bare {
     }
 
     pub fn compress(&mut self, pages: &[Page], range: Range<usize>) -> Duration {
-        let mut out = [0; PAGE_SIZE - 1];
         let started = thread_time();
-        for page in &pages[range] {
-            let _ = black_box(self.codec.compress(&mut self.scratch, page, &mut out));
+        for index in range {
+            let out = &mut self.run[self.packed.start(index)..][..PAGE_SIZE - 1];
+            let _ = black_box(self.codec.compress(&mut self.scratch, &pages[index], out));
         }
         thread_time() - started
     }
