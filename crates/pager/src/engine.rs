@@ -58,6 +58,8 @@ pub(crate) struct Engine {
     /// /proc/self/pagemap.
     pub(crate) pagemap: OwnedFd,
     pub(crate) stopping: AtomicBool,
+    /// [`crate::guard`] has write-protected what was inherited.
+    pub(crate) guarded: AtomicBool,
     /// Nothing more can be evicted: pool and tier are full, or there is no tier.
     pub(crate) exhausted: AtomicBool,
     /// [`Engine::is_nearly_full`], as the keeper saw it last.
@@ -127,6 +129,7 @@ impl Engine {
             memory: open_own("/proc/self/mem")?,
             pagemap: open_own("/proc/self/pagemap")?,
             stopping: AtomicBool::new(false),
+            guarded: AtomicBool::new(false),
             exhausted: AtomicBool::new(false),
             nearly_full: AtomicBool::new(false),
             evictions: AtomicU64::new(0),
@@ -157,6 +160,7 @@ impl Engine {
         self.books().skip(&self.store.stats());
         self.keeper.reset();
         self.thickener.reset();
+        self.guarded.store(false, Ordering::Relaxed);
         self.uffd.register(self.staging.base, STAGING_BYTES)?;
         Ok(())
     }
@@ -211,7 +215,7 @@ impl Engine {
             return;
         }
         if passed {
-            self.queue.push_passed(block);
+            self.queue.push_passed(block, self.usage.segment().clock());
         } else {
             self.enqueue(block);
         }

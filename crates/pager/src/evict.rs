@@ -322,7 +322,7 @@ fn detach(
             // More than one mapping: each by itself.
             Some(Errno::INVAL) if count > 1 => most = count / 2,
             Some(Errno::BUSY)
-                if !unshared && present(engine, addr, 1) != 0 && sys::unshare(addr, PAGE).is_ok() =>
+                if !unshared && present(engine, addr, 1) != 0 && engine.unshare(group, addr).is_ok() =>
             {
                 unshared = true;
             }
@@ -387,9 +387,13 @@ fn detach_by_copy(
 ) -> Mask {
     let (page, count) = (first + run.start, run.len());
     let addr = engine.pages.addr(page);
+    let shared = if engine.usage.is_heir() { shared(engine, addr, count) } else { 0 };
     let protected = engine.uffd.write_protect(addr, count * PAGE, true);
     let copied = protected.and_then(|()| copy_out(engine, page, count, staging + run.start * PAGE));
-    let detached = copied.unwrap_or(0) << run.start;
+    let copied = copied.unwrap_or(0);
+    // What was taken out of this process only frees no memory.
+    engine.usage.no_more_shared((copied & shared).count_ones());
+    let detached = copied << run.start;
     for bit in run {
         if detached >> bit & 1 != 0 {
             group.set(first + bit, State::Evicting);
@@ -432,6 +436,13 @@ fn present(engine: &Engine, addr: usize, count: usize) -> Mask {
         Ok(there) => there.enumerate().fold(0, |mask, (bit, there)| mask | Mask::from(there) << bit),
         Err(_) => engine.die("a page was lost: /proc/self/pagemap cannot be read"),
     }
+}
+
+/// Which pages of a stretch another process has as well, as far as can be told.
+fn shared(engine: &Engine, addr: usize, count: usize) -> Mask {
+    let mut entries = [0u8; STRETCH_PAGES * 8];
+    let shared = sys::are_shared(engine.pagemap.as_fd(), addr, &mut entries[..count * 8]);
+    shared.map_or(0, |shared| shared.enumerate().fold(0, |mask, (bit, is)| mask | Mask::from(is) << bit))
 }
 
 /// The bits of a range that is not empty.

@@ -280,8 +280,7 @@ fn rescue(engine: &Engine, group: &Group<'_>, page: usize) {
 fn settle(engine: &Engine, page: usize, fault: Fault) {
     let addr = engine.pages.addr(page);
     if fault.write_protected {
-        // Unmapped meanwhile, or unprotected already: the program looks again.
-        let _ = engine.uffd.write_protect(addr, PAGE, false);
+        engine.unguard(addr);
     } else {
         // Discarded by a system call that the library did not see: zeros are what the program asked for.
         engine.uffd.zeropage(addr, PAGE);

@@ -10,7 +10,7 @@ use crate::pager::{Pager, SetupError};
 use crate::pages::State;
 use crate::segment::SlotId;
 use crate::space::Kind;
-use crate::sys;
+use crate::sys::{self, PAGE};
 use crate::workers;
 use rustix::io::Errno;
 use std::sync::{Arc, PoisonError};
@@ -31,6 +31,11 @@ impl Pager {
             self.gate.open();
             sys::touch(addr);
             self.gate.close();
+        }
+        if engine.is_guarded() {
+            for addr in touched.iter().filter(|addr| self.range().contains(addr)) {
+                let _ = engine.uffd.write_protect(addr & !(PAGE - 1), PAGE, false);
+            }
         }
         let child = engine.usage.segment().prepare_child(engine.usage.slot());
         *self.child.lock().unwrap_or_else(PoisonError::into_inner) = child.ok();
@@ -72,6 +77,8 @@ impl Pager {
         engine.become_child(slot)?;
         activate::register(engine, &self.space(), self.range())?;
         workers::start(engine, self.host)?;
+        let _inside = self.gate.enter();
+        engine.guard_if_short();
         Ok(())
     }
 

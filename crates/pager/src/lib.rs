@@ -17,6 +17,7 @@ mod fault;
 mod fds;
 mod fork;
 mod gate;
+mod guard;
 mod mapping;
 pub mod pager;
 mod pages;

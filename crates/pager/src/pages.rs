@@ -102,6 +102,11 @@ impl Pages {
         (addr - self.base) / PAGE
     }
 
+    /// The managed addresses.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.base..self.addr(self.len)
+    }
+
     /// The address of a page.
     pub(crate) fn addr(&self, page: usize) -> usize {
         self.base + page * PAGE

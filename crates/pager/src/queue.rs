@@ -21,7 +21,7 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct Lists {
     waiting: VecDeque<Queued>,
-    passed: VecDeque<u32>,
+    passed: VecDeque<Queued>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -37,8 +37,8 @@ impl Queue {
     }
 
     /// Puts a block that a sequence passes over where it leaves soon.
-    pub(crate) fn push_passed(&self, block: usize) {
-        self.lock().passed.push_back(number(block));
+    pub(crate) fn push_passed(&self, block: usize, time: u64) {
+        self.lock().passed.push_back(Queued { block: number(block), time });
     }
 
     /// Takes the block that leaves next.
@@ -69,7 +69,8 @@ impl Queue {
 
     /// The time of the block that has waited for longest.
     pub(crate) fn oldest(&self) -> Option<u64> {
-        self.lock().waiting.front().map(|queued| queued.time)
+        let lists = self.lock();
+        lists.fronts().into_iter().flatten().map(|queued| queued.time).min()
     }
 
     fn lock(&self) -> MutexGuard<'_, Lists> {
@@ -83,18 +84,27 @@ impl Lists {
         self.passed.len() > IN_USE.min(self.waiting.len() / 8)
     }
 
+    fn fronts(&self) -> [Option<&Queued>; 2] {
+        [self.waiting.front(), self.passed.front()]
+    }
+
+    /// Whether the next comes from `passed`. Where a sequence has ended, its last blocks leave when they are the oldest.
+    fn is_passed_next(&self) -> bool {
+        match self.fronts() {
+            [Some(waiting), Some(passed)] => self.has_passed() || passed.time < waiting.time,
+            [waiting, _] => waiting.is_none(),
+        }
+    }
+
     fn first(&self) -> Option<u32> {
-        let waiting = self.waiting.front().map(|queued| queued.block);
-        if self.has_passed() { self.passed.front().copied() } else { waiting }
+        let [waiting, passed] = self.fronts();
+        let next = if self.is_passed_next() { passed } else { waiting };
+        next.map(|queued| queued.block)
     }
 
     fn pop(&mut self) -> Option<usize> {
-        let block = if self.has_passed() {
-            self.passed.pop_front()
-        } else {
-            self.waiting.pop_front().map(|queued| queued.block)
-        };
-        block.map(|block| block as usize)
+        let next = if self.is_passed_next() { self.passed.pop_front() } else { self.waiting.pop_front() };
+        next.map(|queued| queued.block as usize)
     }
 }
 
@@ -120,18 +130,28 @@ mod tests {
     fn what_is_left_behind_leaves_before_what_waits() {
         let queue = Queue::default();
         (0..IN_USE * 8).for_each(|block| queue.push(block, 0));
-        (1000..1000 + IN_USE).for_each(|block| queue.push_passed(block));
+        (1000..1000 + IN_USE).for_each(|block| queue.push_passed(block, 1));
         assert!(!queue.has_passed(), "these may be in use");
         assert_eq!(queue.pop(), Some(0));
-        (2000..2003).for_each(|block| queue.push_passed(block));
+        (2000..2003).for_each(|block| queue.push_passed(block, 1));
         assert_eq!((queue.pop(), queue.pop_this(1001)), (Some(1000), true));
+    }
+
+    #[test]
+    fn the_end_of_a_sequence_leaves_when_it_is_the_oldest() {
+        let queue = Queue::default();
+        (0..IN_USE * 8).for_each(|block| queue.push(block, 10 + block as u64));
+        queue.push_passed(1000, 12);
+        assert_eq!([(); 4].map(|()| queue.pop()), [Some(0), Some(1), Some(2), Some(1000)]);
+        queue.push_passed(1001, 5);
+        assert_eq!(queue.oldest(), Some(5));
     }
 
     #[test]
     fn all_leave_in_the_end() {
         let queue = Queue::default();
         (0..9).for_each(|block| queue.push(block, 0));
-        (9..20).for_each(|block| queue.push_passed(block));
+        (9..20).for_each(|block| queue.push_passed(block, 7));
         let mut left: Vec<usize> = std::iter::from_fn(|| queue.pop()).collect();
         left.sort_unstable();
         assert_eq!(left, (0..20).collect::<Vec<_>>());

@@ -144,6 +144,19 @@ pub(crate) fn have_contents<'a>(
     Ok(entries.as_chunks::<8>().0.iter().map(|entry| u64::from_ne_bytes(*entry) >> 62 != 0))
 }
 
+/// Which pages are in the page tables of another process as well. Parameters as for [`have_contents`].
+pub(crate) fn are_shared<'a>(
+    pagemap: BorrowedFd<'_>,
+    addr: usize,
+    entries: &'a mut [u8],
+) -> Result<impl Iterator<Item = bool> + use<'a>, Errno> {
+    const PRESENT: u64 = 1 << 63;
+    const EXCLUSIVE: u64 = 1 << 56;
+    read_at(pagemap, addr / PAGE * 8, entries)?;
+    let entries = entries.as_chunks::<8>().0.iter().map(|entry| u64::from_ne_bytes(*entry));
+    Ok(entries.map(|entry| entry & (PRESENT | EXCLUSIVE) == PRESENT))
+}
+
 /// Reads all of `out` from a file; from /proc/self/mem: memory that may be inaccessible or vanish.
 pub(crate) fn read_at(file: BorrowedFd<'_>, offset: usize, out: &mut [u8]) -> Result<(), Errno> {
     let mut done = 0;

@@ -129,6 +129,23 @@ impl Usage {
         self.inherited.fetch_min(self.anonymous().saturating_sub(private), Ordering::Relaxed);
     }
 
+    /// Whether this is a forked child that may still share memory with its parent.
+    pub(crate) fn is_heir(&self) -> bool {
+        self.inherited.load(Ordering::Relaxed) > 0
+    }
+
+    /// In a forked child: so many pages of what it shares are its own from now on, or gone.
+    pub(crate) fn no_more_shared(&self, pages: u32) {
+        let less = |bytes: u64| Some(bytes.saturating_sub(u64::from(pages) * PAGE as u64));
+        let _ = self.inherited.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// In a forked child: whether the run would have used up most of its limit if the child wrote to all that it shares.
+    pub(crate) fn could_come_short(&self) -> bool {
+        let (inherited, limit) = (self.inherited.load(Ordering::Relaxed), self.segment().limit());
+        inherited > 0 && self.segment().in_use() + inherited > limit - limit / 4
+    }
+
     /// Bytes over the mark at which the evictor starts.
     pub(crate) fn over_low(&self, held: u64) -> u64 {
         let limit = self.segment().limit();

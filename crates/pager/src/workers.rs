@@ -152,6 +152,7 @@ fn keep(engine: &Engine) {
                 next_look = now + (sys::now_ns() - now) * REST;
             }
             engine.refresh_usage();
+            engine.guard_if_short();
             engine.share_pool();
             engine.publish_books();
             engine.nearly_full.store(engine.is_nearly_full(), Ordering::Relaxed);
