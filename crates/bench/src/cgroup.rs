@@ -87,6 +87,26 @@ impl Cgroup {
         self.stat("pgmajfault")
     }
 
+    /// Whether the kernel killed a process of the group because it could not keep the limit.
+    ///
+    /// # Errors
+    /// The statistics cannot be read.
+    pub fn ran_out(&self) -> Result<bool> {
+        let file = match self.version {
+            Version::One => "memory.oom_control",
+            Version::Two => "memory.events",
+        };
+        Ok(self.value(file, "oom_kill")? > 0)
+    }
+
+    /// Whether limits include zswap's compressed pages on this machine.
+    ///
+    /// # Errors
+    /// As [`Cgroup::new`].
+    pub fn charge_zswap() -> Result<bool> {
+        Ok(Self::new(&format!("ramfold-bench-probe-{}", std::process::id()))?.charges_zswap())
+    }
+
     /// Whether the limit includes zswap's compressed pages.
     #[must_use]
     pub fn charges_zswap(&self) -> bool {
@@ -102,7 +122,11 @@ impl Cgroup {
     }
 
     fn stat(&self, name: &str) -> Result<u64> {
-        let path = self.path.join("memory.stat");
+        self.value("memory.stat", name)
+    }
+
+    fn value(&self, file: &str, name: &str) -> Result<u64> {
+        let path = self.path.join(file);
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.with_context(|| format!("{} has no {name}", path.display()))?.parse().context("not a number")
@@ -126,7 +150,7 @@ impl Drop for Cgroup {
                 _ => return,
             }
         }
-        eprintln!("run-vs-kernel: {} is still busy: remove it by hand", self.path.display());
+        eprintln!("ramfold-bench: {} is still busy: remove it by hand", self.path.display());
     }
 }
 

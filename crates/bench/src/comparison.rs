@@ -21,14 +21,7 @@ pub struct Row {
 
 impl Row {
     fn median(&self, side: Side, value: impl Fn(&Outcome) -> Option<f64>) -> Option<f64> {
-        let mut values: Vec<f64> = self.sides.get(&side)?.iter().filter_map(value).collect();
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        match values.len() {
-            0 => None,
-            len if len % 2 == 1 => Some(values[middle]),
-            _ => Some((values[middle - 1] + values[middle]) / 2.0),
-        }
+        median(self.sides.get(&side)?.iter().filter_map(value).collect())
     }
 
     fn rate(&self, side: Side) -> Option<f64> {
@@ -106,22 +99,35 @@ pub fn table(rows: &[Row]) -> String {
         ["workload", "side", "rate", "", "faults/s", "p50 us", "p99 us", "DRAM MiB", "ramfold/this"]
             .map(str::to_owned);
     let lines: Vec<_> = std::iter::once(heading).chain(rows.iter().flat_map(Row::lines)).collect();
+    columns(&lines, &[0, 1, 3])
+}
+
+/// The middle one, or the mean of the two in the middle.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        len if len % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+/// Lines under each other: columns of `names` to the left, numbers to the right.
+pub(crate) fn columns<const N: usize>(lines: &[[String; N]], names: &[usize]) -> String {
     let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..9).map(width).collect();
-    lines.iter().map(|line| aligned(line, &widths)).collect()
-}
-
-/// Names to the left, numbers to the right.
-fn aligned(line: &[String], widths: &[usize]) -> String {
-    let cell = |(column, text): (usize, &String)| match column {
-        0 | 1 | 3 => format!("{text:<0$}", widths[column]),
-        _ => format!("{text:>0$}", widths[column]),
+    let widths: [usize; N] = std::array::from_fn(width);
+    let aligned = |line: &[String; N]| {
+        let cell = |column: usize| match names.contains(&column) {
+            true => format!("{:<1$}", line[column], widths[column]),
+            false => format!("{:>1$}", line[column], widths[column]),
+        };
+        (0..N).map(cell).collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
-    let cells: Vec<_> = line.iter().enumerate().map(cell).collect();
-    cells.join("  ").trim_end().to_owned() + "\n"
+    lines.iter().map(aligned).collect()
 }
 
-fn number(value: Option<f64>) -> String {
+pub(crate) fn number(value: Option<f64>) -> String {
     value.map_or_else(dash, |value| format!("{value:.0}"))
 }
 
@@ -129,7 +135,7 @@ fn microseconds(ns: Option<f64>) -> String {
     ns.map_or_else(dash, |ns| format!("{:.1}", ns / 1000.0))
 }
 
-fn dash() -> String {
+pub(crate) fn dash() -> String {
     "-".to_owned()
 }
 

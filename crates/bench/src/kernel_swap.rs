@@ -53,7 +53,7 @@ impl Drop for SwapFile {
         unsafe { libc::swapoff(self.c_path().as_ptr()) };
         // A swap file that is still active cannot be unlinked (EPERM): say so rather than leave it silently.
         if let Err(error) = fs::remove_file(&self.0) {
-            eprintln!("run-vs-kernel: {} is left behind: {error}", self.0.display());
+            eprintln!("ramfold-bench: {} is left behind: {error}", self.0.display());
         }
     }
 }
@@ -107,7 +107,7 @@ impl Drop for Zswap {
     fn drop(&mut self) {
         for (name, value) in self.before.iter().rev() {
             if let Err(error) = write_parameter(name, value) {
-                eprintln!("run-vs-kernel: {error:#}");
+                eprintln!("ramfold-bench: {error:#}");
             }
         }
         if self.debugfs_mounted {
@@ -131,6 +131,42 @@ pub fn zswap_pool() -> Result<u64> {
     let text = fs::read_to_string("/sys/kernel/debug/zswap/pool_total_size")
         .context("cannot read zswap's pool size")?;
     text.trim().parse().context("pool_total_size is no number")
+}
+
+/// Pages that moved between memory and the swap device, all programs together, since the machine started.
+///
+/// What zswap takes or gives is not among them, nor are pages of zeros: the kernel counts `pswpin` and `pswpout` where
+/// it hands the page to the device, and zswap's writeback passes there too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceSwap {
+    /// Pages read, those read ahead included.
+    pub read: u64,
+    /// Pages written.
+    pub written: u64,
+}
+
+impl DeviceSwap {
+    /// Now.
+    ///
+    /// # Errors
+    /// `/proc/vmstat` has no such counters.
+    pub fn now() -> Result<Self> {
+        Self::parse(&fs::read_to_string("/proc/vmstat").context("cannot read /proc/vmstat")?)
+    }
+
+    fn parse(vmstat: &str) -> Result<Self> {
+        let value = |name: &str| {
+            let value = vmstat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            value.and_then(|value| value.parse().ok()).with_context(|| format!("/proc/vmstat has no {name}"))
+        };
+        Ok(Self { read: value("pswpin")?, written: value("pswpout")? })
+    }
+
+    /// What moved between `earlier` and this.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self { read: self.read - earlier.read, written: self.written - earlier.written }
+    }
 }
 
 /// Writes dirty pages back and drops the page cache, so that no run inherits it from another.
@@ -164,4 +200,18 @@ fn read_parameter(name: &str) -> Result<String> {
 fn write_parameter(name: &str, value: &str) -> Result<()> {
     let path = Path::new(PARAMETERS).join(name);
     fs::write(&path, value).with_context(|| format!("cannot write {value} to {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_device_counts() {
+        let before = "pswpin 3\npswpout 5\nswpin_zero 7\nzswpin 100\nzswpout 200\nzswpwb 1\n";
+        let after = "zswpin 900\nzswpout 900\npswpin 10\npswpout 25\nzswpwb 11\n";
+        let (before, after) = (DeviceSwap::parse(before).unwrap(), DeviceSwap::parse(after).unwrap());
+        assert_eq!(after.since(before), DeviceSwap { read: 7, written: 20 });
+        assert!(DeviceSwap::parse("zswpin 1\npswpout 2\n").is_err());
+    }
 }

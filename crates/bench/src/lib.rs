@@ -1,10 +1,14 @@
 //! Workloads and comparisons with peers.
 
+pub mod build;
+pub mod build_run;
+pub mod build_table;
 pub mod cgroup;
 pub mod comparison;
 pub mod histogram;
 pub mod kernel_swap;
 pub mod measure;
+pub mod options;
 pub mod pages;
 pub mod redis;
 pub mod suite;

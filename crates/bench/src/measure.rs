@@ -89,6 +89,16 @@ impl Bench {
     /// The program fails, or the limit cannot be set up.
     pub fn run(&self, workload: &Workload, side: Side, limit: u64) -> Result<Outcome> {
         let stats = std::env::temp_dir().join(format!("ramfold-bench-{}.json", std::process::id()));
+        let cgroup = self.prepare(side, limit)?;
+        drop_caches()?;
+        let command = self.command(&workload.program, side, limit, &stats)?;
+        let outcome = supervise(command, workload.client.as_deref(), &cgroup, &stats);
+        let _ = std::fs::remove_file(&stats);
+        outcome.with_context(|| format!("on {}", side.name()))
+    }
+
+    /// The group for one run on `side`, with the kernel set up for it.
+    pub(crate) fn prepare(&self, side: Side, limit: u64) -> Result<Cgroup> {
         let cgroup = Cgroup::new(&format!("ramfold-bench-{}", std::process::id()))?;
         if matches!(side, Side::Zswap | Side::Disk) {
             cgroup.limit(limit)?;
@@ -96,14 +106,21 @@ impl Bench {
         if let Some(zswap) = &self.zswap {
             zswap.enable(side == Side::Zswap)?;
         }
-        drop_caches()?;
-        let command = match side {
-            Side::Ramfold => self.under_ramfold(&workload.program, limit, &stats)?,
-            _ => command(&workload.program),
-        };
-        let outcome = supervise(command, workload.client.as_deref(), &cgroup, &stats);
-        let _ = std::fs::remove_file(&stats);
-        outcome.with_context(|| format!("on {}", side.name()))
+        Ok(cgroup)
+    }
+
+    /// What starts `program` on `side`; ramfold writes its statistics to `stats`.
+    pub(crate) fn command(
+        &self,
+        program: &[String],
+        side: Side,
+        limit: u64,
+        stats: &Path,
+    ) -> Result<Command> {
+        match side {
+            Side::Ramfold => self.under_ramfold(program, limit, stats),
+            _ => Ok(command(program)),
+        }
     }
 
     fn under_ramfold(&self, program: &[String], limit: u64, stats: &Path) -> Result<Command> {
@@ -165,15 +182,17 @@ fn whole_run_faults(cgroup: &Cgroup, stats: &Path) -> Result<f64> {
 }
 
 /// Peaks, sampled.
-struct Memory<'a> {
+pub(crate) struct Memory<'a> {
     cgroup: &'a Cgroup,
     pool_before: u64,
-    pool: u64,
-    dram: u64,
+    /// The highest growth of zswap's pool.
+    pub(crate) pool: u64,
+    /// The highest sum of resident memory and that.
+    pub(crate) dram: u64,
 }
 
 impl<'a> Memory<'a> {
-    fn before(cgroup: &'a Cgroup) -> Result<Self> {
+    pub(crate) fn before(cgroup: &'a Cgroup) -> Result<Self> {
         Ok(Self { cgroup, pool_before: zswap_pool().unwrap_or(0), pool: 0, dram: 0 })
     }
 
@@ -184,15 +203,23 @@ impl<'a> Memory<'a> {
         Ok(())
     }
 
+    /// How the program ended; if it has not, looks at its memory and sleeps until the next look is due.
+    pub(crate) fn watch(&mut self, running: &mut Running) -> Result<Option<ExitStatus>> {
+        if let Some(status) = running.0.try_wait()? {
+            return Ok(Some(status));
+        }
+        ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+        self.sample()?;
+        std::thread::sleep(SAMPLE);
+        Ok(None)
+    }
+
     /// What the program printed.
     fn watch_to_end(&mut self, running: &mut Running) -> Result<String> {
         let status = loop {
-            if let Some(status) = running.0.try_wait()? {
+            if let Some(status) = self.watch(running)? {
                 break status;
             }
-            ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
-            self.sample()?;
-            std::thread::sleep(SAMPLE);
         };
         let mut text = String::new();
         if let Some(stdout) = &mut running.0.stdout {
@@ -211,10 +238,10 @@ fn succeeded(status: ExitStatus, text: &str) -> Result<()> {
 }
 
 /// A child that does not outlive its owner.
-struct Running(Child);
+pub(crate) struct Running(Child);
 
 impl Running {
-    fn start(command: &mut Command) -> Result<Self> {
+    pub(crate) fn start(command: &mut Command) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         Ok(Self(command.spawn().with_context(|| format!("cannot start {name}"))?))
     }

@@ -8,14 +8,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use ramfold_bench::cgroup::Cgroup;
 use ramfold_bench::comparison::{Row, table};
 use ramfold_bench::kernel_swap::{SwapFile, Zswap};
-use ramfold_bench::measure::{Bench, INTERRUPTED, Outcome, Side};
+use ramfold_bench::measure::{Bench, Outcome, Side};
+use ramfold_bench::options::{catch_signals, chosen, side_and_limit};
 use ramfold_bench::suite::{Kind, Limit, Scale};
 use serde_json::json;
 
@@ -106,7 +106,7 @@ fn compare(kind: Kind, scale: &Scale, sides: &[Side], options: &Options, bench: 
         Limit::Half => run(Side::Unlimited, 0)?.dram / 2,
     };
     let mut row = Row { name: kind.name(), limit, ramfold_limit: limit, sides: BTreeMap::new() };
-    let adds_pool = !charges_zswap()?;
+    let adds_pool = !Cgroup::charge_zswap()?;
     for _ in 0..options.runs {
         for side in sides {
             let own_limit = if *side == Side::Ramfold { row.ramfold_limit } else { limit };
@@ -128,40 +128,4 @@ fn same_checksum(row: &Row, outcome: &Outcome) -> Result<()> {
         ensure!(expected == got, "{}: checksum {got} instead of {expected}", row.name);
     }
     Ok(())
-}
-
-fn charges_zswap() -> Result<bool> {
-    Ok(Cgroup::new(&format!("ramfold-bench-probe-{}", std::process::id()))?.charges_zswap())
-}
-
-fn side_and_limit(side: Side, limit: u64) -> String {
-    match side {
-        Side::Unlimited => side.name().to_owned(),
-        _ => format!("{} in {} MiB", side.name(), limit >> 20),
-    }
-}
-
-/// Those of `all` that were named, or all.
-fn chosen<T: Copy, const N: usize>(
-    names: &[String],
-    all: [T; N],
-    name: fn(T) -> &'static str,
-) -> Result<Vec<T>> {
-    let known: Vec<_> = all.iter().map(|item| name(*item)).collect();
-    let unknown = names.iter().find(|wanted| !known.contains(&wanted.as_str()));
-    ensure!(unknown.is_none(), "unknown name {} (there are {})", unknown.map_or("", |s| s), known.join(", "));
-    let wanted = |item: &T| names.is_empty() || names.iter().any(|wanted| wanted == name(*item));
-    Ok(all.into_iter().filter(wanted).collect())
-}
-
-/// Ctrl-C only sets a flag, so that every guard still runs.
-fn catch_signals() {
-    extern "C" fn interrupt(_: libc::c_int) {
-        INTERRUPTED.store(true, Ordering::Relaxed);
-    }
-    let handler = interrupt as extern "C" fn(libc::c_int);
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic.
-        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
-    }
 }

@@ -1,0 +1,185 @@
+//! Medians over the rounds of the builds, and their table.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::build_run::{Cost, End};
+use crate::comparison::{columns, dash, median, number};
+use crate::measure::Side;
+
+/// All builds with one number of jobs.
+#[derive(Debug)]
+pub struct BuildRow {
+    /// `make -j` this.
+    pub jobs: usize,
+    /// What ramfold was limited to, the highest over the rounds, in bytes.
+    pub ramfold_limit: u64,
+    /// One cost a round; unlimited has one in all.
+    pub sides: BTreeMap<Side, Vec<Cost>>,
+}
+
+impl BuildRow {
+    fn median(&self, side: Side, value: impl Fn(&Cost) -> Option<f64>) -> Option<f64> {
+        median(self.sides.get(&side)?.iter().filter_map(value).collect())
+    }
+
+    /// The median, infinite for a build that ran out of memory, and how the build that it is of ended: after a
+    /// time-out it is a lower bound.
+    fn seconds(&self, side: Side) -> Option<(f64, End)> {
+        let time = |cost: &Cost| if cost.end == End::OutOfMemory { f64::INFINITY } else { cost.seconds };
+        let median = self.median(side, |cost| Some(time(cost)))?;
+        let mut costs: Vec<&Cost> = self.sides[&side].iter().collect();
+        costs.sort_by(|a, b| time(a).total_cmp(&time(b)));
+        Some((median, costs[costs.len() / 2].end))
+    }
+
+    /// The side's time over ramfold's: above 1, ramfold is faster.
+    fn ramfold_over(&self, side: Side) -> Option<f64> {
+        Some(self.seconds(side)?.0 / self.seconds(Side::Ramfold)?.0)
+    }
+
+    /// Medians, ratios and every build's time.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let sides: serde_json::Map<_, _> =
+            self.sides.keys().map(|side| (side.name().to_owned(), self.side_json(*side))).collect();
+        json!({ "jobs": self.jobs, "ramfold_limit_bytes": self.ramfold_limit, "sides": sides })
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    fn side_json(&self, side: Side) -> Value {
+        let costs = &self.sides[&side];
+        let count = |value: fn(&Cost) -> Option<u64>| self.median(side, |cost| Some(value(cost)? as f64));
+        let ended = |end: End| costs.iter().filter(|cost| cost.end == end).count();
+        json!({
+            "seconds": self.seconds(side).map(|(seconds, _)| seconds),
+            "all_seconds": costs.iter().map(|cost| cost.seconds).collect::<Vec<_>>(),
+            "timed_out": ended(End::TimedOut),
+            "out_of_memory": ended(End::OutOfMemory),
+            "kernel_major_faults": count(|cost| Some(cost.kernel_major_faults)),
+            "refaults": count(|cost| cost.refaults),
+            "swap_read_pages": count(|cost| cost.swap_read),
+            "swap_written_pages": count(|cost| cost.swap_written),
+            "cpu_seconds": self.median(side, |cost| cost.cpu_seconds),
+            "dram_bytes": count(|cost| Some(cost.dram)),
+            "zswap_pool_bytes": count(|cost| Some(cost.zswap_pool)),
+            "ramfold_over": self.ramfold_over(side),
+        })
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    fn lines(&self) -> Vec<[String; 9]> {
+        let line = |side: &Side| {
+            let side = *side;
+            let count =
+                |value: fn(&Cost) -> Option<u64>| number(self.median(side, |cost| Some(value(cost)? as f64)));
+            let (seconds, ratio) = self.times(side);
+            [
+                self.jobs.to_string(),
+                side.name().to_owned(),
+                seconds,
+                count(|cost| Some(cost.major_faults())),
+                count(|cost| cost.swap_read),
+                count(|cost| cost.swap_written),
+                self.median(side, |cost| cost.cpu_seconds).map_or_else(dash, |cpu| format!("{cpu:.1}")),
+                count(|cost| Some(cost.dram >> 20)),
+                ratio,
+            ]
+        };
+        self.sides.keys().map(line).collect()
+    }
+
+    /// Seconds and ratio as they are shown: with the direction in which a bound is open, and no ratio of two bounds.
+    fn times(&self, side: Side) -> (String, String) {
+        let Some((seconds, end)) = self.seconds(side) else { return (dash(), dash()) };
+        let shown = match end {
+            End::Built => format!("{seconds:.1}"),
+            End::TimedOut => format!("over {seconds:.0}"),
+            End::OutOfMemory => "no memory".to_owned(),
+        };
+        let ramfold = self.seconds(Side::Ramfold).map(|(_, end)| end);
+        let ratio = match (self.ramfold_over(side), end, ramfold) {
+            (Some(ratio), End::Built, Some(End::Built)) => format!("{ratio:.2}"),
+            (Some(ratio), End::TimedOut, Some(End::Built)) => format!(">{ratio:.2}"),
+            (Some(ratio), End::Built, Some(End::TimedOut)) => format!("<{ratio:.2}"),
+            _ => dash(),
+        };
+        (shown, ratio)
+    }
+}
+
+/// The table: one line a number of jobs and side, medians.
+#[must_use]
+pub fn table(rows: &[BuildRow]) -> String {
+    let heading = [
+        "jobs",
+        "side",
+        "seconds",
+        "major faults",
+        "swap read",
+        "swap written",
+        "CPU s",
+        "DRAM MiB",
+        "ramfold/this",
+    ]
+    .map(str::to_owned);
+    let lines: Vec<_> = std::iter::once(heading).chain(rows.iter().flat_map(BuildRow::lines)).collect();
+    columns(&lines, &[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs(seconds: &[f64]) -> Vec<Cost> {
+        let cost = |seconds: &f64| Cost {
+            seconds: *seconds,
+            end: match seconds {
+                0.0 => End::OutOfMemory,
+                300.0.. => End::TimedOut,
+                _ => End::Built,
+            },
+            kernel_major_faults: 5,
+            refaults: Some(2),
+            swap_read: None,
+            swap_written: Some(9),
+            cpu_seconds: Some(3.0),
+            dram: 3 << 20,
+            zswap_pool: 0,
+        };
+        seconds.iter().map(cost).collect()
+    }
+
+    fn shown(sides: &[(Side, &[f64])]) -> Vec<Vec<String>> {
+        let sides = sides.iter().map(|(side, seconds)| (*side, costs(seconds))).collect();
+        let text = table(&[BuildRow { jobs: 8, ramfold_limit: 1, sides }]);
+        let cells = |line: &str| {
+            line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
+        };
+        text.lines().skip(1).map(cells).collect()
+    }
+
+    #[test]
+    fn times_are_medians_and_ratios_of_them() {
+        let lines = shown(&[(Side::Zswap, &[50.0, 40.0, 300.0]), (Side::Ramfold, &[30.0, 20.0, 10.0])]);
+        assert_eq!(lines[0], ["8", "zswap", "50.0", "7", "-", "9", "3.0", "3", "2.50"]);
+        assert_eq!(lines[1][8], "1.00");
+    }
+
+    #[test]
+    fn what_came_to_no_end_is_slower_than_all_that_did() {
+        let lines = shown(&[(Side::Disk, &[0.0, 0.0, 50.0]), (Side::Ramfold, &[10.0])]);
+        assert_eq!([&lines[0][2], &lines[0][8]], ["no memory", "-"]);
+        let lines = shown(&[(Side::Disk, &[0.0, 40.0, 50.0]), (Side::Ramfold, &[10.0])]);
+        assert_eq!([&lines[0][2], &lines[0][8]], ["50.0", "5.00"]);
+    }
+
+    #[test]
+    fn what_was_killed_is_a_bound() {
+        let lines = shown(&[(Side::Disk, &[40.0, 300.0]), (Side::Ramfold, &[10.0])]);
+        assert_eq!([&lines[0][2], &lines[0][8]], ["over 170", ">17.00"]);
+        let lines = shown(&[(Side::Disk, &[100.0]), (Side::Ramfold, &[400.0])]);
+        assert_eq!([&lines[0][8], &lines[1][2], &lines[1][8]], ["<0.25", "over 400", "-"]);
+    }
+}
