@@ -168,7 +168,7 @@ impl Handler {
         let Progress { bytes, stopped } = if window == 1 && !fault.write {
             engine.uffd.zeropage(addr, PAGE)
         } else {
-            engine.uffd.copy(addr, self.zeros.as_ptr().addr(), window * PAGE)
+            place(engine, addr, &self.zeros[..window])
         };
         for filled in page..page + bytes / PAGE {
             engine.set_resident(group, filled);
@@ -194,7 +194,7 @@ impl Handler {
         let away = engine.evictions_since(group.left(page));
         let passed = sustained && !(group.is_passed(page) && self.is_worth_keeping(engine, away));
         let loaded = self.load(engine, page, window);
-        let Progress { bytes, stopped } = engine.uffd.copy(addr, self.buffer.as_ptr().addr(), loaded * PAGE);
+        let Progress { bytes, stopped } = place(engine, addr, &self.buffer[..loaded]);
         let placed = bytes / PAGE;
         for back in page..page + placed {
             engine.set_back(group, back, passed);
@@ -254,6 +254,16 @@ impl Handler {
 fn to_border(page: usize, pages: usize) -> usize {
     let border = (page + pages) / BLOCK_PAGES * BLOCK_PAGES;
     if border > page { border - page } else { pages }
+}
+
+/// Copies pages into the program. Where not all of them lie in one mapping the kernel takes none: then the first alone, or
+/// its fault would come again for ever.
+fn place(engine: &Engine, addr: usize, pages: &[Page]) -> Progress {
+    let progress = engine.uffd.copy(addr, pages.as_ptr().addr(), size_of_val(pages));
+    if progress.bytes == 0 && pages.len() > 1 {
+        return engine.uffd.copy(addr, pages.as_ptr().addr(), PAGE);
+    }
+    progress
 }
 
 /// Waits for faults; returns how many messages there are.
