@@ -45,8 +45,8 @@ fn find_in_group(engine: &Engine, pages: Range<usize>) -> Result<(), Errno> {
     // Taken first: what a fault brings in from here on is not taken for a page that was there.
     let group = engine.pages.lock(pages.start);
     let (first, entries) = (engine.pages.addr(pages.start), &mut entries[..pages.len() * 8]);
-    for (page, there) in pages.zip(sys::have_contents(engine.pagemap.as_fd(), first, entries)?) {
-        if there && group.state(page) == State::None {
+    for (page, entry) in pages.zip(sys::page_entries(engine.pagemap.as_fd(), first, entries)?) {
+        if entry.has_contents() && group.state(page) == State::None {
             engine.set_resident(&group, page);
         }
     }

@@ -1,10 +1,10 @@
 //! Eviction: cold blocks leave the program and go into the store.
 //!
-//! Blocks wait in a queue ([`crate::queue`]), in the order in which they got their first page. The evictor takes the
-//! first, and with it those that follow both in the queue and in memory (a *stretch*), and *detaches* the cold pages: one UFFDIO_MOVE for each run
-//! of them puts the frames into a staging window, which is atomic for the program. Long runs matter: the kernel
-//! interrupts the other processors once for each. The pages are then Evicting: compressed from the window without any lock, and a
-//! touch meanwhile takes them back by a copy. The commit, under the group lock again, makes them Stored; what was
+//! Blocks wait in a queue ([`crate::queue`]). The evictor takes the first, and with it those that follow both in the queue
+//! and in memory (a *stretch*), and *detaches* the cold pages: one UFFDIO_MOVE for each run of them puts the frames into a
+//! staging window, which is atomic for the program. Long runs matter: the kernel interrupts the other processors once for
+//! each. The pages are then Evicting: compressed from the window without any lock, and a touch meanwhile takes them back by
+//! a copy. The commit, under the group lock again, makes them Stored; what was
 //! taken back is invalidated in the store. One MADV_DONTNEED empties the window for the whole batch.
 //!
 //! Second chance: a page that came back soon after an eviction has heat; each time the evictor passes it costs
@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::segment::Counter;
 use crate::space::Kind;
-use crate::sys::{self, PAGE};
+use crate::sys::{self, PAGE, PageEntry};
 use ramfold::{Page, Scratch};
 use rustix::io::Errno;
 use std::ops::Range;
@@ -431,18 +431,22 @@ fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<Mas
 
 /// Which pages of a stretch have contents.
 fn present(engine: &Engine, addr: usize, count: usize) -> Mask {
-    let mut entries = [0u8; STRETCH_PAGES * 8];
-    match sys::have_contents(engine.pagemap.as_fd(), addr, &mut entries[..count * 8]) {
-        Ok(there) => there.enumerate().fold(0, |mask, (bit, there)| mask | Mask::from(there) << bit),
+    match those(engine, addr, count, PageEntry::has_contents) {
+        Ok(there) => there,
         Err(_) => engine.die("a page was lost: /proc/self/pagemap cannot be read"),
     }
 }
 
 /// Which pages of a stretch another process has as well, as far as can be told.
 fn shared(engine: &Engine, addr: usize, count: usize) -> Mask {
+    those(engine, addr, count, PageEntry::is_shared).unwrap_or(0)
+}
+
+/// The pages of a stretch of which the kernel says this.
+fn those(engine: &Engine, addr: usize, count: usize, are: fn(PageEntry) -> bool) -> Result<Mask, Errno> {
     let mut entries = [0u8; STRETCH_PAGES * 8];
-    let shared = sys::are_shared(engine.pagemap.as_fd(), addr, &mut entries[..count * 8]);
-    shared.map_or(0, |shared| shared.enumerate().fold(0, |mask, (bit, is)| mask | Mask::from(is) << bit))
+    let entries = sys::page_entries(engine.pagemap.as_fd(), addr, &mut entries[..count * 8])?;
+    Ok(entries.enumerate().fold(0, |mask, (bit, entry)| mask | Mask::from(are(entry)) << bit))
 }
 
 /// The bits of a range that is not empty.

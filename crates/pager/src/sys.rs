@@ -133,28 +133,34 @@ pub(crate) fn lock_on_fault(addr: usize, len: usize) -> Result<(), Errno> {
     unsafe { rustix::mm::mlock_with(addr, len, rustix::mm::MlockFlags::ONFAULT) }
 }
 
-/// Which pages have contents, from the page of `addr` on: in the page tables, or in a swap device of the system. `pagemap` is
-/// /proc/self/pagemap; `entries` has room for eight bytes a page.
-pub(crate) fn have_contents<'a>(
-    pagemap: BorrowedFd<'_>,
-    addr: usize,
-    entries: &'a mut [u8],
-) -> Result<impl Iterator<Item = bool> + use<'a>, Errno> {
-    read_at(pagemap, addr / PAGE * 8, entries)?;
-    Ok(entries.as_chunks::<8>().0.iter().map(|entry| u64::from_ne_bytes(*entry) >> 62 != 0))
+/// What /proc/self/pagemap says of a page.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PageEntry(u64);
+
+impl PageEntry {
+    const PRESENT: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
+    const EXCLUSIVE: u64 = 1 << 56;
+
+    /// The page is in the page tables, or in a swap device of the system.
+    pub(crate) fn has_contents(self) -> bool {
+        self.0 & (Self::PRESENT | Self::SWAPPED) != 0
+    }
+
+    /// It is in the page tables of another process as well.
+    pub(crate) fn is_shared(self) -> bool {
+        self.0 & (Self::PRESENT | Self::EXCLUSIVE) == Self::PRESENT
+    }
 }
 
-/// Which pages are in the page tables of another process as well. Parameters as for [`have_contents`].
-pub(crate) fn are_shared<'a>(
+/// The entries of pages, from that of `addr` on. `pagemap` is /proc/self/pagemap; `entries` has room for eight bytes a page.
+pub(crate) fn page_entries<'a>(
     pagemap: BorrowedFd<'_>,
     addr: usize,
     entries: &'a mut [u8],
-) -> Result<impl Iterator<Item = bool> + use<'a>, Errno> {
-    const PRESENT: u64 = 1 << 63;
-    const EXCLUSIVE: u64 = 1 << 56;
+) -> Result<impl Iterator<Item = PageEntry> + use<'a>, Errno> {
     read_at(pagemap, addr / PAGE * 8, entries)?;
-    let entries = entries.as_chunks::<8>().0.iter().map(|entry| u64::from_ne_bytes(*entry));
-    Ok(entries.map(|entry| entry & (PRESENT | EXCLUSIVE) == PRESENT))
+    Ok(entries.as_chunks::<8>().0.iter().map(|entry| PageEntry(u64::from_ne_bytes(*entry))))
 }
 
 /// Reads all of `out` from a file; from /proc/self/mem: memory that may be inaccessible or vanish.

@@ -3,8 +3,8 @@
 //! The store and the bare codec take turns in chunks of a megabyte, half the corpus apart: both see the machine at
 //! the same speed, and neither finds in the cache what the other has just read. Both get the same pages in the same
 //! order, none of them same-filled or a duplicate; the bare codec compresses into one run of bytes, and decompresses from
-//! one. Rates are by the thread's processor time, so that other
-//! programs do not count. Slow codecs are timed on a part of the chunks.
+//! one. Rates are by the thread's processor time, so that other programs do not count. Slow codecs are timed on a part of
+//! the chunks.
 
 mod ageing;
 mod bare;
