@@ -4,16 +4,14 @@
 //! what another group has read is not charged to this one. So no side pays for files but those that it writes, as
 //! ramfold's limit is for anonymous memory too.
 
-use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
 
 use crate::build::{BuildDirectory, Objects, Sources};
-use crate::kernel_swap::DeviceSwap;
-use crate::measure::{Bench, Memory, Running, Side};
+use crate::kernel_swap::{DeviceSwap, write_back};
+use crate::measure::{Bench, Memory, Running, Side, Statistics};
 
 /// What all builds have in common.
 #[derive(Debug)]
@@ -96,10 +94,7 @@ impl Build {
         task: Task,
         expected: Option<&Objects>,
     ) -> Result<(Cost, Option<Objects>)> {
-        let stats = std::env::temp_dir().join(format!("ramfold-bench-{}.json", std::process::id()));
-        let ended = self.supervise(directory, task, &stats);
-        let _ = std::fs::remove_file(&stats);
-        let cost = ended?;
+        let cost = self.supervise(directory, task, &Statistics::new())?;
         if cost.end != End::Built {
             return Ok((cost, None));
         }
@@ -112,14 +107,14 @@ impl Build {
         Ok((cost, Some(objects)))
     }
 
-    fn supervise(&self, directory: &mut BuildDirectory, task: Task, stats: &Path) -> Result<Cost> {
+    fn supervise(&self, directory: &mut BuildDirectory, task: Task, stats: &Statistics) -> Result<Cost> {
         let cgroup = self.bench.prepare(task.side, task.limit)?;
         let make = ["make".to_owned(), "-s".to_owned(), format!("-j{}", task.jobs)];
         let mut command = self.bench.command(&make, task.side, task.limit, stats)?;
         cgroup.contain(&mut command);
         directory.place(command.stdin(Stdio::null()))?;
-        // SAFETY: no arguments. What earlier builds wrote shall not be written out during this one.
-        unsafe { libc::sync() };
+        // What earlier builds wrote shall not be written out during this one.
+        write_back();
 
         let (swap, cpu, start) = (DeviceSwap::now()?, children_cpu(), Instant::now());
         let mut memory = Memory::before(&cgroup)?;
@@ -172,9 +167,8 @@ impl Cost {
         (self.swap_read, self.swap_written) = (Some(swap.read), Some(swap.written));
     }
 
-    fn add_ramfold(&mut self, stats: &Path) -> Result<()> {
-        let text = std::fs::read_to_string(stats).context("ramfold wrote no statistics")?;
-        let stats: Value = serde_json::from_str(&text).context("ramfold's statistics are no JSON")?;
+    fn add_ramfold(&mut self, stats: &Statistics) -> Result<()> {
+        let stats = stats.read()?.context("ramfold wrote no statistics")?;
         let counter = |name: &str| {
             stats[name].as_u64().with_context(|| format!("ramfold's statistics have no {name}")).map(Some)
         };

@@ -1,11 +1,9 @@
 //! Medians over the rounds of the builds, and their table.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
 use crate::build_run::{Cost, End};
-use crate::comparison::{columns, dash, median, number};
+use crate::comparison::{Sides, columns, dash, median_of, number};
 use crate::measure::Side;
 
 /// All builds with one number of jobs.
@@ -16,12 +14,17 @@ pub struct BuildRow {
     /// What ramfold was limited to, the highest over the rounds, in bytes.
     pub ramfold_limit: u64,
     /// One cost a round; unlimited has one in all.
-    pub sides: BTreeMap<Side, Vec<Cost>>,
+    pub sides: Sides<Cost>,
 }
 
 impl BuildRow {
     fn median(&self, side: Side, value: impl Fn(&Cost) -> Option<f64>) -> Option<f64> {
-        median(self.sides.get(&side)?.iter().filter_map(value).collect())
+        median_of(&self.sides, side, value)
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    fn count(&self, side: Side, value: fn(&Cost) -> Option<u64>) -> Option<f64> {
+        self.median(side, |cost| Some(value(cost)? as f64))
     }
 
     /// The median, infinite for a build that ran out of memory, and how the build that it is of ended: after a
@@ -47,10 +50,9 @@ impl BuildRow {
         json!({ "jobs": self.jobs, "ramfold_limit_bytes": self.ramfold_limit, "sides": sides })
     }
 
-    #[allow(clippy::cast_precision_loss)]
     fn side_json(&self, side: Side) -> Value {
         let costs = &self.sides[&side];
-        let count = |value: fn(&Cost) -> Option<u64>| self.median(side, |cost| Some(value(cost)? as f64));
+        let count = |value| self.count(side, value);
         let ended = |end: End| costs.iter().filter(|cost| cost.end == end).count();
         json!({
             "seconds": self.seconds(side).map(|(seconds, _)| seconds),
@@ -68,12 +70,10 @@ impl BuildRow {
         })
     }
 
-    #[allow(clippy::cast_precision_loss)]
     fn lines(&self) -> Vec<[String; 9]> {
         let line = |side: &Side| {
             let side = *side;
-            let count =
-                |value: fn(&Cost) -> Option<u64>| number(self.median(side, |cost| Some(value(cost)? as f64)));
+            let count = |value| number(self.count(side, value));
             let (seconds, ratio) = self.times(side);
             [
                 self.jobs.to_string(),

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 
 use crate::measure::{Outcome, Side};
 
+/// What each round gave, by side.
+pub type Sides<T> = BTreeMap<Side, Vec<T>>;
+
 /// All outcomes of one workload.
 #[derive(Debug)]
 pub struct Row {
@@ -16,12 +19,12 @@ pub struct Row {
     /// What ramfold was limited to, the highest over the rounds, in bytes.
     pub ramfold_limit: u64,
     /// One outcome a round.
-    pub sides: BTreeMap<Side, Vec<Outcome>>,
+    pub sides: Sides<Outcome>,
 }
 
 impl Row {
     fn median(&self, side: Side, value: impl Fn(&Outcome) -> Option<f64>) -> Option<f64> {
-        median(self.sides.get(&side)?.iter().filter_map(value).collect())
+        median_of(&self.sides, side, value)
     }
 
     fn rate(&self, side: Side) -> Option<f64> {
@@ -102,8 +105,13 @@ pub fn table(rows: &[Row]) -> String {
     columns(&lines, &[0, 1, 3])
 }
 
+/// The median of a value over the rounds of one side.
+pub(crate) fn median_of<T>(sides: &Sides<T>, side: Side, value: impl Fn(&T) -> Option<f64>) -> Option<f64> {
+    median(sides.get(&side)?.iter().filter_map(value).collect())
+}
+
 /// The middle one, or the mean of the two in the middle.
-pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {

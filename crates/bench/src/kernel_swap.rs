@@ -174,9 +174,14 @@ impl DeviceSwap {
 /// # Errors
 /// This user may not.
 pub fn drop_caches() -> Result<()> {
+    write_back();
+    fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop caches (root may)")
+}
+
+/// Has all that is dirty written to disk, and waits for it.
+pub(crate) fn write_back() {
     // SAFETY: no arguments.
     unsafe { libc::sync() };
-    fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop caches (root may)")
 }
 
 /// True when it was this call that mounted it.

@@ -4,7 +4,7 @@
 //! sides have a limit there. While it runs, memory is sampled from outside.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -49,6 +49,38 @@ impl Side {
     }
 }
 
+/// What each side gets, so that all have the same memory.
+#[derive(Debug)]
+pub struct Limits {
+    kernel: u64,
+    ramfold: u64,
+    /// The kernel's limit does not include zswap's pool.
+    adds_pool: bool,
+}
+
+impl Limits {
+    /// `kernel` bytes for the kernel's sides, and for ramfold until more is known.
+    ///
+    /// # Errors
+    /// As [`Cgroup::new`].
+    pub fn new(kernel: u64) -> Result<Self> {
+        Ok(Self { kernel, ramfold: kernel, adds_pool: !Cgroup::charge_zswap()? })
+    }
+
+    /// Bytes for one side.
+    #[must_use]
+    pub fn of(&self, side: Side) -> u64 {
+        if side == Side::Ramfold { self.ramfold } else { self.kernel }
+    }
+
+    /// What zswap's pool took at most on this side.
+    pub fn note(&mut self, side: Side, zswap_pool: u64) {
+        if side == Side::Zswap && self.adds_pool {
+            self.ramfold = self.ramfold.max(self.kernel + zswap_pool);
+        }
+    }
+}
+
 /// A program, and who drives it from outside the limit, if not it itself.
 #[derive(Debug)]
 pub struct Workload {
@@ -88,12 +120,11 @@ impl Bench {
     /// # Errors
     /// The program fails, or the limit cannot be set up.
     pub fn run(&self, workload: &Workload, side: Side, limit: u64) -> Result<Outcome> {
-        let stats = std::env::temp_dir().join(format!("ramfold-bench-{}.json", std::process::id()));
+        let stats = Statistics::new();
         let cgroup = self.prepare(side, limit)?;
         drop_caches()?;
         let command = self.command(&workload.program, side, limit, &stats)?;
         let outcome = supervise(command, workload.client.as_deref(), &cgroup, &stats);
-        let _ = std::fs::remove_file(&stats);
         outcome.with_context(|| format!("on {}", side.name()))
     }
 
@@ -115,7 +146,7 @@ impl Bench {
         program: &[String],
         side: Side,
         limit: u64,
-        stats: &Path,
+        stats: &Statistics,
     ) -> Result<Command> {
         match side {
             Side::Ramfold => self.under_ramfold(program, limit, stats),
@@ -123,9 +154,9 @@ impl Bench {
         }
     }
 
-    fn under_ramfold(&self, program: &[String], limit: u64, stats: &Path) -> Result<Command> {
+    fn under_ramfold(&self, program: &[String], limit: u64, stats: &Statistics) -> Result<Command> {
         let mut command = Command::new(self.ramfold.as_ref().context("no ramfold binary")?);
-        command.args(["run", "-m", &limit.to_string(), "--stats"]).arg(stats);
+        command.args(["run", "-m", &limit.to_string(), "--stats"]).arg(&stats.0);
         command.args(&self.ramfold_options).arg("--").args(program);
         Ok(command)
     }
@@ -142,7 +173,7 @@ fn supervise(
     mut program: Command,
     client: Option<&[String]>,
     cgroup: &Cgroup,
-    stats: &Path,
+    stats: &Statistics,
 ) -> Result<Outcome> {
     cgroup.contain(&mut program);
     program.stdin(Stdio::null());
@@ -171,13 +202,32 @@ fn supervise(
 
 /// ramfold's own count where it ran, else the kernel's.
 #[allow(clippy::cast_precision_loss)]
-fn whole_run_faults(cgroup: &Cgroup, stats: &Path) -> Result<f64> {
-    match std::fs::read_to_string(stats) {
-        Ok(text) => {
-            let stats: Value = serde_json::from_str(&text).context("ramfold's statistics are no JSON")?;
-            stats["faults"].as_f64().context("ramfold's statistics have no faults")
-        }
-        Err(_) => Ok(cgroup.major_faults()? as f64),
+fn whole_run_faults(cgroup: &Cgroup, stats: &Statistics) -> Result<f64> {
+    match stats.read()? {
+        Some(stats) => stats["faults"].as_f64().context("ramfold's statistics have no faults"),
+        None => Ok(cgroup.major_faults()? as f64),
+    }
+}
+
+/// The file that ramfold writes its statistics to, removed on drop.
+pub(crate) struct Statistics(PathBuf);
+
+impl Statistics {
+    pub(crate) fn new() -> Self {
+        Self(std::env::temp_dir().join(format!("ramfold-bench-{}.json", std::process::id())))
+    }
+
+    /// What ramfold wrote, if it ran.
+    pub(crate) fn read(&self) -> Result<Option<Value>> {
+        let Ok(text) = std::fs::read_to_string(&self.0) else { return Ok(None) };
+        serde_json::from_str(&text).context("ramfold's statistics are no JSON").map(Some)
+    }
+}
+
+impl Drop for Statistics {
+    fn drop(&mut self) {
+        // There is none if another side ran.
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 

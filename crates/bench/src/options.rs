@@ -1,10 +1,87 @@
-//! What the comparisons' command lines have in common.
+//! What the comparisons' command lines have in common, and the set-up that they ask for.
 
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Result, ensure};
+use clap::Args;
 
-use crate::measure::{INTERRUPTED, Side};
+use crate::kernel_swap::{SwapFile, Zswap};
+use crate::measure::{Bench, INTERRUPTED, Side};
+
+/// Options of every comparison.
+#[derive(Debug, Args)]
+pub struct Common {
+    /// The ramfold binary (default: $RAMFOLD); without one, only the other sides run
+    #[arg(long)]
+    ramfold: Option<PathBuf>,
+    /// One more option for `ramfold run` (may be repeated)
+    #[arg(long = "ramfold-option", value_name = "OPTION", allow_hyphen_values = true)]
+    pub ramfold_options: Vec<String>,
+    /// Only these sides: unlimited, zswap, disk, ramfold (may be repeated)
+    #[arg(long, value_name = "SIDE")]
+    side: Vec<String>,
+    /// Small and short, to see that everything works
+    #[arg(long)]
+    pub quick: bool,
+    /// Print JSON instead of the table
+    #[arg(long)]
+    pub json: bool,
+    /// Where the kernel's swap file goes: a directory on a real file system
+    #[arg(long, default_value = "/var/tmp")]
+    pub swap_directory: PathBuf,
+    /// The kernel's swap file's size, in MiB
+    #[arg(long, default_value_t = 4096)]
+    swap_mib: u64,
+    /// zswap's compressor (default: lz4 if the kernel has it, else lzo)
+    #[arg(long)]
+    zswap_compressor: Option<String>,
+}
+
+/// What is put back as it was on drop.
+#[derive(Debug)]
+pub struct SetUp {
+    /// zswap, and what starts ramfold.
+    pub bench: Bench,
+    /// zswap's.
+    pub compressor: String,
+    /// The kernel's.
+    pub swap: SwapFile,
+}
+
+impl Common {
+    fn ramfold(&self) -> Option<PathBuf> {
+        self.ramfold.clone().or_else(|| std::env::var_os("RAMFOLD").map(PathBuf::from))
+    }
+
+    /// The sides that were asked for and can run.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn sides(&self) -> Result<Vec<Side>> {
+        let mut sides = chosen(&self.side, Side::ALL, Side::name)?;
+        if self.ramfold().is_none() {
+            sides.retain(|side| *side != Side::Ramfold);
+        }
+        Ok(sides)
+    }
+
+    /// Makes the swap file and prepares zswap; from here on signals only set a flag.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_up(&self, ramfold_options: Vec<String>) -> Result<SetUp> {
+        catch_signals();
+        let swap = SwapFile::activate(&self.swap_directory, self.swap_mib << 20)?;
+        let zswap = match &self.zswap_compressor {
+            Some(name) => Zswap::prepare(&[name])?,
+            None => Zswap::prepare(&["lz4", "lzo"])?,
+        };
+        let compressor = zswap.compressor()?;
+        let bench = Bench { ramfold: self.ramfold(), ramfold_options, zswap: Some(zswap) };
+        Ok(SetUp { bench, compressor, swap })
+    }
+}
 
 /// Those of `all` that were named, or all.
 ///
@@ -32,7 +109,7 @@ pub fn side_and_limit(side: Side, limit: u64) -> String {
 }
 
 /// Ctrl-C only sets a flag, so that every guard still runs.
-pub fn catch_signals() {
+fn catch_signals() {
     extern "C" fn interrupt(_: libc::c_int) {
         INTERRUPTED.store(true, Ordering::Relaxed);
     }

@@ -21,24 +21,15 @@ use clap::Parser;
 use ramfold_bench::build::{Objects, Sources};
 use ramfold_bench::build_run::{Build, Cost, End, Task};
 use ramfold_bench::build_table::{BuildRow, table};
-use ramfold_bench::cgroup::Cgroup;
-use ramfold_bench::kernel_swap::{SwapFile, Zswap};
-use ramfold_bench::measure::{Bench, Side};
-use ramfold_bench::options::{catch_signals, chosen, side_and_limit};
+use ramfold_bench::measure::{Limits, Side};
+use ramfold_bench::options::{Common, SetUp, side_and_limit};
 use serde_json::json;
 
 #[derive(Parser)]
 #[command(about = "make -jN under ramfold run, zswap and disk swap at equal memory", after_help = EXAMPLE)]
 struct Options {
-    /// The ramfold binary (default: $RAMFOLD); without one, only the other sides run
-    #[arg(long)]
-    ramfold: Option<PathBuf>,
-    /// One more option for `ramfold run` (may be repeated)
-    #[arg(long = "ramfold-option", value_name = "OPTION", allow_hyphen_values = true)]
-    ramfold_options: Vec<String>,
-    /// Only these sides beside unlimited: zswap, disk, ramfold (may be repeated)
-    #[arg(long, value_name = "SIDE")]
-    side: Vec<String>,
+    #[command(flatten)]
+    common: Common,
     /// Jobs of make (may be repeated; default: 2, 4, 8 and 16)
     #[arg(long, value_name = "N")]
     jobs: Vec<usize>,
@@ -54,21 +45,6 @@ struct Options {
     /// The crate zstd-sys, unpacked (default: the newest in $CARGO_HOME/registry/src)
     #[arg(long, value_name = "DIR")]
     source: Option<PathBuf>,
-    /// Few files, 4 jobs, one round, to see that everything works
-    #[arg(long)]
-    quick: bool,
-    /// Print JSON instead of the table
-    #[arg(long)]
-    json: bool,
-    /// Where the swap files go, the kernel's and ramfold's: a directory on a real file system
-    #[arg(long, default_value = "/var/tmp")]
-    swap_directory: PathBuf,
-    /// The kernel's swap file's size, in MiB
-    #[arg(long, default_value_t = 4096)]
-    swap_mib: u64,
-    /// zswap's compressor (default: lz4 if the kernel has it, else lzo)
-    #[arg(long)]
-    zswap_compressor: Option<String>,
 }
 
 const EXAMPLE: &str = "Example: build-vs-kernel --ramfold target/release/ramfold --jobs 8 --runs 1";
@@ -87,38 +63,33 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(options: &Options, has_ramfold: bool) -> Result<Self> {
-        let mut sides = chosen(&options.side, Side::ALL, Side::name)?;
-        sides.retain(|side| *side != Side::Unlimited && (has_ramfold || *side != Side::Ramfold));
-        let jobs = match (&options.jobs[..], options.quick) {
+    /// Without the unlimited side, which builds once for each number of jobs in any case.
+    fn new(options: &Options) -> Result<Self> {
+        let quick = options.common.quick;
+        let mut sides = options.common.sides()?;
+        sides.retain(|side| *side != Side::Unlimited);
+        let jobs = match (&options.jobs[..], quick) {
             ([], true) => vec![4],
             ([], false) => vec![2, 4, 8, 16],
             (given, _) => given.to_vec(),
         };
         ensure!(!jobs.contains(&0), "--jobs must be at least 1");
-        let runs = options.runs.unwrap_or(if options.quick { 1 } else { 3 });
+        let runs = options.runs.unwrap_or(if quick { 1 } else { 3 });
         ensure!(runs > 0, "--runs must be at least 1");
-        let limit = options.limit_mib.unwrap_or(if options.quick { QUICK_LIMIT } else { LIMIT });
+        let limit = options.limit_mib.unwrap_or(if quick { QUICK_LIMIT } else { LIMIT });
         Ok(Self { jobs, sides, runs, limit: limit << 20 })
     }
 }
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    let ramfold = options.ramfold.clone().or_else(|| std::env::var_os("RAMFOLD").map(PathBuf::from));
-    let plan = Plan::new(&options, ramfold.is_some())?;
-    let sources = Sources::find(options.source.as_deref(), options.quick)?;
-    catch_signals();
-    let _swap = SwapFile::activate(&options.swap_directory, options.swap_mib << 20)?;
-    let zswap = match &options.zswap_compressor {
-        Some(name) => Zswap::prepare(&[name])?,
-        None => Zswap::prepare(&["lz4", "lzo"])?,
-    };
-    let compressor = zswap.compressor()?;
-    let bench = Bench { ramfold, ramfold_options: ramfold_options(&options)?, zswap: Some(zswap) };
+    let plan = Plan::new(&options)?;
+    let sources = Sources::find(options.source.as_deref(), options.common.quick)?;
+    let SetUp { bench, compressor, swap: _swap } =
+        options.common.set_up(ramfold_options(&options.common)?)?;
     let build = Build { bench, sources, timeout: Duration::from_secs(options.timeout) };
     let rows = compare(&build, &plan)?;
-    if options.json {
+    if options.common.json {
         let rows: Vec<_> = rows.iter().map(BuildRow::json).collect();
         let common = json!({
             "runs": plan.runs,
@@ -142,7 +113,7 @@ fn main() -> Result<()> {
 }
 
 /// ramfold's swap file lies where the kernel's does, unless the user says otherwise.
-fn ramfold_options(options: &Options) -> Result<Vec<String>> {
+fn ramfold_options(options: &Common) -> Result<Vec<String>> {
     let mut all = options.ramfold_options.clone();
     if !all.iter().any(|option| option == "--swap" || option.starts_with("--swap=")) {
         let directory = options.swap_directory.to_str().context("--swap-directory is not UTF-8")?;
@@ -153,7 +124,6 @@ fn ramfold_options(options: &Options) -> Result<Vec<String>> {
 
 /// All builds. The first unlimited one makes the objects that all others must make too.
 fn compare(build: &Build, plan: &Plan) -> Result<Vec<BuildRow>> {
-    let adds_pool = !Cgroup::charge_zswap()?;
     let mut expected = None;
     let mut rows = Vec::new();
     for jobs in &plan.jobs {
@@ -166,21 +136,27 @@ fn compare(build: &Build, plan: &Plan) -> Result<Vec<BuildRow>> {
             ramfold_limit: plan.limit,
             sides: BTreeMap::from([(Side::Unlimited, vec![cost])]),
         };
+        let mut limits = Limits::new(plan.limit)?;
         for _ in 0..plan.runs {
-            round(build, plan, &mut row, expected, adds_pool)?;
+            round(build, plan, &mut row, expected, &mut limits)?;
         }
         rows.push(row);
     }
     Ok(rows)
 }
 
-fn round(build: &Build, plan: &Plan, row: &mut BuildRow, expected: &Objects, adds_pool: bool) -> Result<()> {
+fn round(
+    build: &Build,
+    plan: &Plan,
+    row: &mut BuildRow,
+    expected: &Objects,
+    limits: &mut Limits,
+) -> Result<()> {
     for side in &plan.sides {
-        let limit = if *side == Side::Ramfold { row.ramfold_limit } else { plan.limit };
-        let (cost, _) = one(build, Task { side: *side, jobs: row.jobs, limit }, Some(expected))?;
-        if *side == Side::Zswap && adds_pool {
-            row.ramfold_limit = row.ramfold_limit.max(plan.limit + cost.zswap_pool);
-        }
+        let task = Task { side: *side, jobs: row.jobs, limit: limits.of(*side) };
+        let (cost, _) = one(build, task, Some(expected))?;
+        limits.note(*side, cost.zswap_pool);
+        row.ramfold_limit = limits.of(Side::Ramfold);
         row.sides.entry(*side).or_default().push(cost);
     }
     Ok(())
