@@ -78,7 +78,9 @@ impl Common {
             None => Zswap::prepare(&["lz4", "lzo"])?,
         };
         let compressor = zswap.compressor()?;
-        let bench = Bench { ramfold: self.ramfold(), ramfold_options, zswap: Some(zswap) };
+        // It may be started in another directory.
+        let ramfold = self.ramfold().map(std::path::absolute).transpose()?;
+        let bench = Bench { ramfold, ramfold_options, zswap: Some(zswap) };
         Ok(SetUp { bench, compressor, swap })
     }
 }
