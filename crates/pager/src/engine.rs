@@ -320,6 +320,11 @@ impl Engine {
         self.usage.over_high(self.held_bytes())
     }
 
+    /// Bytes that the run may use beyond what it uses now.
+    pub(crate) fn left(&self) -> u64 {
+        self.usage.left(self.held_bytes())
+    }
+
     /// Writes back until the store accepts pages again. False if that is not to be had.
     pub(crate) fn shrink(&self) -> bool {
         let before = self.store.pool_bytes();

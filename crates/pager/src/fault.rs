@@ -11,6 +11,7 @@
 
 use crate::engine::Engine;
 use crate::evict::{self, Evictor};
+use crate::fresh::Fresh;
 use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::segment::Counter;
 use crate::streams::{Ahead, Streams};
@@ -37,7 +38,7 @@ const REFRESH: u32 = 256;
 pub(crate) struct Handler {
     /// Pages on their way into the program.
     buffer: Box<[Page; MAX_WINDOW]>,
-    zeros: Box<[Page; MAX_WINDOW]>,
+    fresh: Fresh,
     scratch: Scratch,
     streams: Streams,
     reclaim: Evictor,
@@ -50,7 +51,7 @@ impl Handler {
     pub(crate) fn new(engine: &Engine, reclaim: Evictor) -> Self {
         Self {
             buffer: Box::new([[0; PAGE_SIZE]; MAX_WINDOW]),
-            zeros: Box::new([[0; PAGE_SIZE]; MAX_WINDOW]),
+            fresh: Fresh::default(),
             scratch: engine.store.scratch(),
             streams: Streams::default(),
             reclaim,
@@ -115,7 +116,7 @@ impl Handler {
         let page = engine.pages.number(fault.addr);
         let group = engine.pages.lock(page);
         match group.state(page) {
-            State::None => self.fill(engine, &group, page, fault),
+            State::None => self.fresh.fill(engine, &group, fault, &mut self.streams),
             State::Stored => self.bring_back(engine, &group, page),
             State::Evicting => rescue(engine, &group, page),
             State::Resident => settle(engine, page, fault),
@@ -158,31 +159,6 @@ impl Handler {
                 std::thread::sleep(Duration::from_millis(1));
                 waited += 1;
             }
-        }
-    }
-
-    /// The first touch of a page.
-    fn fill(&mut self, engine: &Engine, group: &Group<'_>, page: usize, fault: Fault) {
-        let addr = engine.pages.addr(page);
-        let Ahead { pages: window, .. } = self.ahead(engine, page, |page| group.state(page) == State::None);
-        let Progress { bytes, stopped } = if window == 1 && !fault.write {
-            engine.uffd.zeropage(addr, PAGE)
-        } else {
-            place(engine, addr, &self.zeros[..window])
-        };
-        for filled in page..page + bytes / PAGE {
-            engine.set_resident(group, filled);
-        }
-        self.streams.brought(page, window, (bytes / PAGE).max(1));
-        if bytes == 0 {
-            match stopped {
-                // There is a page that the pager did not put there: nothing of ours can be lost.
-                Some(Errno::EXIST) => engine.set_resident(group, page),
-                // The program unmapped it meanwhile.
-                Some(Errno::NOENT | Errno::SRCH) | None => {}
-                Some(errno) => engine.die(&format!("memory cannot be given to the program ({errno})")),
-            }
-            engine.uffd.wake(addr, PAGE);
         }
     }
 
@@ -256,14 +232,17 @@ fn to_border(page: usize, pages: usize) -> usize {
     if border > page { border - page } else { pages }
 }
 
-/// Copies pages into the program. Where not all of them lie in one mapping the kernel takes none: then the first alone, or
-/// its fault would come again for ever.
-fn place(engine: &Engine, addr: usize, pages: &[Page]) -> Progress {
-    let progress = engine.uffd.copy(addr, pages.as_ptr().addr(), size_of_val(pages));
-    if progress.bytes == 0 && pages.len() > 1 {
-        return engine.uffd.copy(addr, pages.as_ptr().addr(), PAGE);
+/// Copies pages into the program. Where not all of them lie in one mapping the kernel takes none: then fewer, and at last the
+/// first alone, or its fault would come again for ever.
+pub(crate) fn place(engine: &Engine, addr: usize, pages: &[Page]) -> Progress {
+    let mut count = pages.len();
+    loop {
+        let progress = engine.uffd.copy(addr, pages.as_ptr().addr(), count * PAGE);
+        if progress.bytes > 0 || count == 1 {
+            return progress;
+        }
+        count /= 2;
     }
-    progress
 }
 
 /// Waits for faults; returns how many messages there are.

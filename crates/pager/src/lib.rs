@@ -16,6 +16,7 @@ mod extents;
 mod fault;
 mod fds;
 mod fork;
+mod fresh;
 mod gate;
 mod guard;
 mod mapping;

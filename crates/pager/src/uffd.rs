@@ -253,14 +253,16 @@ impl Uffd {
 
     /// Maps the zero page into missing pages and wakes who waits for them.
     pub(crate) fn zeropage(&self, start: usize, len: usize) -> Progress {
-        let mut arg = ZeropageArg { range: range(start, len), mode: 0, done: 0 };
-        let stopped = loop {
-            match self.ioctl(linux_raw_sys::ioctl::UFFDIO_ZEROPAGE.into(), &mut arg) {
-                Err(Errno::AGAIN) => arg.done = 0,
-                other => break other.err(),
+        let mut bytes = 0;
+        loop {
+            let mut arg = ZeropageArg { range: range(start + bytes, len - bytes), mode: 0, done: 0 };
+            let stopped = self.ioctl(linux_raw_sys::ioctl::UFFDIO_ZEROPAGE.into(), &mut arg).err();
+            bytes += usize::try_from(arg.done).unwrap_or(0);
+            match stopped {
+                Some(Errno::AGAIN) if bytes < len => {}
+                _ => return Progress { bytes, stopped },
             }
-        };
-        Progress { bytes: usize::try_from(arg.done).unwrap_or(0), stopped }
+        }
     }
 
     /// Makes writes to the range wait for us (or lets them through again, and wakes).

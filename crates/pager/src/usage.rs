@@ -157,6 +157,11 @@ impl Usage {
         (self.now(held) + PAGE as u64).saturating_sub(self.segment().limit())
     }
 
+    /// Bytes that are left of the limit.
+    pub(crate) fn left(&self, held: u64) -> u64 {
+        self.segment().limit().saturating_sub(self.now(held))
+    }
+
     /// What the whole run uses, with this process's resident pages and pool as they are now.
     fn now(&self, held: u64) -> u64 {
         (self.segment().in_use() + held).saturating_sub(self.entered.load(Ordering::Relaxed))

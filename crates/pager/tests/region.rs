@@ -129,6 +129,31 @@ fn loads_of_a_pass(region: &Region, pages: usize) -> u64 {
 }
 
 #[test]
+fn what_is_given_unasked_is_zeros_and_what_is_there_stays() {
+    if !permitted() {
+        return;
+    }
+    let mut options = RegionOptions::new(160 << 20);
+    options.swap = None;
+    let mut region = Region::new(64 * MIB, options).unwrap();
+    let mut rng = Rng(0x5eed_0002);
+    let mut model = vec![0u8; region.len() / PAGE];
+    for _ in 0..3 * model.len() {
+        let page = rng.below(model.len());
+        let byte = &mut region[page * PAGE + page % PAGE];
+        assert_eq!(*byte, model[page], "page {page}");
+        model[page] = model[page].wrapping_add(1);
+        *byte = model[page];
+    }
+    for (page, value) in model.into_iter().enumerate() {
+        let bytes = &region[page * PAGE..][..PAGE];
+        assert!(
+            bytes.iter().enumerate().all(|(at, byte)| *byte == if at == page % PAGE { value } else { 0 })
+        );
+    }
+}
+
+#[test]
 fn a_sequence_over_more_than_memory_finds_a_part_of_it_there() {
     if !permitted() {
         return;
