@@ -6,7 +6,8 @@
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use rustix::thread::futex;
-use std::os::fd::BorrowedFd;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
@@ -175,6 +176,64 @@ pub(crate) fn read_at(file: BorrowedFd<'_>, offset: usize, out: &mut [u8]) -> Re
         }
     }
     Ok(())
+}
+
+/// `struct pm_scan_arg` of `linux/fs.h`.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// The first page of the range that has contents: present, or in a swap device of the system. Goes over page tables that
+/// are not there in one step each (PAGEMAP_SCAN, 6.7); an older kernel does not tell, and may have something in any page.
+pub(crate) fn next_with_contents(
+    pagemap: BorrowedFd<'_>,
+    range: &Range<usize>,
+) -> Result<Option<usize>, Errno> {
+    const PAGEMAP_SCAN: u64 = 0xc060_6610;
+    const PRESENT: u64 = 1 << 3;
+    const SWAPPED: u64 = 1 << 4;
+    /// `struct page_region`: start, end, categories.
+    type Region = [u64; 3];
+    let mut found: Region = [0; 3];
+    let mut arg = ScanArg {
+        size: size_of::<ScanArg>() as u64,
+        start: range.start as u64,
+        end: range.end as u64,
+        vec: std::ptr::from_mut(&mut found).expose_provenance() as u64,
+        vec_len: 1,
+        max_pages: 1,
+        category_anyof_mask: PRESENT | SWAPPED,
+        return_mask: PRESENT | SWAPPED,
+        ..ScanArg::default()
+    };
+    // SAFETY: the kernel reads and writes the struct, and writes one region, for which there is room.
+    match unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) } {
+        0 => Ok(None),
+        1.. => Ok(Some(usize::try_from(found[0]).unwrap_or(range.start))),
+        _ => match std::io::Error::last_os_error().raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NOTTY | Errno::INVAL) => Ok(Some(range.start)),
+            errno => Err(errno.unwrap_or(Errno::IO)),
+        },
+    }
+}
+
+/// How long the calling thread has been running on a processor, in nanoseconds.
+pub(crate) fn thread_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
 /// Runs the calling thread on one processor only.

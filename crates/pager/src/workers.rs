@@ -24,8 +24,8 @@ const REST: u64 = 50;
 /// How often in turn, and how long, the evictor leaves it to a process with older pages to make room.
 const OTHERS_TURNS: u32 = 5;
 const OTHERS_TURN: Duration = Duration::from_micros(200);
-/// How nice the thickener is to others, as nice(1) counts.
-const THICKENER_NICE: i32 = 15;
+/// How long the thickener rests when others want the processor.
+const THICKENER_REST: Duration = Duration::from_millis(100);
 /// Pages that it tries in one go, inside the gate: less than a millisecond.
 const THICKENER_PAGES: usize = 16;
 
@@ -166,8 +166,10 @@ fn keep(engine: &Engine) {
 
 /// Has pages that stay in the pool compressed anew. A sweep is due when a certain share of as many pages as lie in the pool
 /// were evicted: what two sweeps in turn find there was not wanted when others were. No evictions, no sweeps.
+///
+/// It gives way to others, but not by being nice: a thread that hardly gets the processor cannot end either, and whoever
+/// waits for the process spins meanwhile (`shrink_dcache_parent` in the kernel, over its entries in /proc).
 fn thicken(engine: &Engine) {
-    let _ = rustix::process::setpriority_process(None, THICKENER_NICE);
     let mut sweep = Sweep::default();
     let mut pace = Pace::default();
     while !engine.stopping.load(Ordering::Acquire) {
@@ -181,9 +183,16 @@ fn thicken(engine: &Engine) {
 fn sweep_once(engine: &Engine, sweep: &mut Sweep) {
     let mut swept = false;
     while !swept && !engine.stopping.load(Ordering::Relaxed) {
-        let _inside = engine.gate.enter();
-        swept = engine.store.recompress(THICKENER_PAGES, sweep).swept;
-        engine.refresh_usage();
+        let (start, ran) = (sys::now_ns(), sys::thread_ns());
+        {
+            let _inside = engine.gate.enter();
+            swept = engine.store.recompress(THICKENER_PAGES, sweep).swept;
+            engine.refresh_usage();
+        }
+        let (took, ran) = (sys::now_ns() - start, sys::thread_ns() - ran);
+        if took > 2 * ran {
+            engine.thickener.wait(THICKENER_REST);
+        }
     }
 }
 
