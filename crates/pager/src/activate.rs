@@ -34,7 +34,7 @@ pub(crate) fn find_resident(engine: &Engine, space: &Space, range: &Range<usize>
             // Much of it has never been touched: only where there is something.
             let mut at = part.start;
             while at < part.end
-                && let Some(found) = sys::next_with_contents(engine.pagemap.as_fd(), &(at..part.end))?
+                && let Some(found) = sys::next_with_contents(engine.pagemap.as_fd(), &(at..part.end))
             {
                 let first = engine.pages.number(found.max(at));
                 let last = engine.pages.number(part.end - 1);

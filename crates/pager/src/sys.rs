@@ -196,12 +196,9 @@ struct ScanArg {
     return_mask: u64,
 }
 
-/// The first page of the range that has contents: present, or in a swap device of the system. Goes over page tables that
-/// are not there in one step each (PAGEMAP_SCAN, 6.7); an older kernel does not tell, and may have something in any page.
-pub(crate) fn next_with_contents(
-    pagemap: BorrowedFd<'_>,
-    range: &Range<usize>,
-) -> Result<Option<usize>, Errno> {
+/// The first page of the range that may have contents: present, or in a swap device of the system. Goes over page tables
+/// that are not there in one step each (PAGEMAP_SCAN, 6.7); where the kernel does not tell, it is the first of all.
+pub(crate) fn next_with_contents(pagemap: BorrowedFd<'_>, range: &Range<usize>) -> Option<usize> {
     const PAGEMAP_SCAN: u64 = 0xc060_6610;
     const PRESENT: u64 = 1 << 3;
     const SWAPPED: u64 = 1 << 4;
@@ -221,12 +218,9 @@ pub(crate) fn next_with_contents(
     };
     // SAFETY: the kernel reads and writes the struct, and writes one region, for which there is room.
     match unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) } {
-        0 => Ok(None),
-        1.. => Ok(Some(usize::try_from(found[0]).unwrap_or(range.start))),
-        _ => match std::io::Error::last_os_error().raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::NOTTY | Errno::INVAL) => Ok(Some(range.start)),
-            errno => Err(errno.unwrap_or(Errno::IO)),
-        },
+        0 => None,
+        1.. => Some(usize::try_from(found[0]).unwrap_or(range.start)),
+        _ => Some(range.start),
     }
 }
 
@@ -253,4 +247,29 @@ pub(crate) fn wake_all(word: &AtomicU32) {
 pub(crate) fn now_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn what_has_contents_is_found() {
+        const PAGES: usize = 4096;
+        let memory = map_own(PAGES * PAGE).unwrap().addr().get();
+        let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+        let next = |from: usize, to: usize| {
+            let range = memory + from * PAGE..memory + to * PAGE;
+            next_with_contents(pagemap.as_fd(), &range).map(|addr| (addr - memory) / PAGE)
+        };
+        if next(0, PAGES) == Some(0) {
+            return eprintln!("skipped: needs PAGEMAP_SCAN (6.7)");
+        }
+        assert_eq!(next(0, PAGES), None);
+        touch(memory + 3001 * PAGE);
+        assert_eq!([next(0, PAGES), next(3001, 3002)], [Some(3001); 2]);
+        assert_eq!([next(0, 3001), next(3002, PAGES)], [None; 2]);
+        unmap_own(memory, PAGES * PAGE);
+    }
 }
