@@ -134,7 +134,8 @@ fn metrics_are_served_while_the_run_lasts_and_leave_nothing() {
         line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
     };
     assert!((value("ramfold_limit_bytes") - (32 * MIB) as f64).abs() < 1.0, "{answer}");
-    assert!(value("ramfold_evicted_pages_total") > 4096.0 && value("ramfold_fault_seconds_count") > 4096.0);
+    // A fault brings more than one page.
+    assert!(value("ramfold_evicted_pages_total") > 4096.0 && value("ramfold_fault_seconds_count") > 256.0);
     assert!(answer.contains("# TYPE ramfold_fault_seconds summary\n"), "{answer}");
     assert!(get(&socket, "/").starts_with("HTTP/1.1 404 "));
 
