@@ -6,7 +6,7 @@
 //! /proc/self/pagemap.
 
 use crate::engine::Engine;
-use crate::pages::{GROUP_PAGES, State};
+use crate::pages::{GROUP_PAGES, Pages, State};
 use crate::space::{Kind, Space};
 use crate::sys;
 use rustix::io::Errno;
@@ -32,15 +32,13 @@ pub(crate) fn find_resident(engine: &Engine, space: &Space, range: &Range<usize>
     for (part, area) in space.areas_in(range) {
         if area.kind == Kind::Anonymous {
             // Much of it has never been touched: only where there is something.
-            let mut at = part.start;
-            while at < part.end
-                && let Some(found) = sys::next_with_contents(engine.pagemap.as_fd(), &(at..part.end))
+            let end = engine.pages.number(part.end - 1) + 1;
+            let mut rest = part;
+            while let Some(found) = sys::next_with_contents(engine.pagemap.as_fd(), &rest)
+                && let Some(pages) = Pages::by_group(engine.pages.number(found)..end).next()
             {
-                let first = engine.pages.number(found.max(at));
-                let last = engine.pages.number(part.end - 1);
-                let end = ((first / GROUP_PAGES + 1) * GROUP_PAGES).min(last + 1);
-                find_in_group(engine, first..end)?;
-                at = engine.pages.addr(end);
+                rest.start = engine.pages.addr(pages.end);
+                find_in_group(engine, pages)?;
             }
         }
     }

@@ -9,7 +9,7 @@
 
 use crate::engine::Engine;
 use crate::fault::place;
-use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
+use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, Pages, State};
 use crate::streams::Streams;
 use crate::sys::PAGE;
 use crate::uffd::{Fault, Progress};
@@ -41,16 +41,15 @@ impl Fresh {
     pub(crate) fn fill(&self, engine: &Engine, group: &Group<'_>, fault: Fault, streams: &mut Streams) {
         let page = engine.pages.number(fault.addr);
         let around = around(engine, group, page, streams);
-        let (own, others): (Vec<_>, Vec<_>) = by_block(around).partition(|part| part.contains(&page));
-        for part in others {
+        for part in Pages::by_block(around.clone()).filter(|part| !part.contains(&page)) {
             take(engine, group, part.start, self.give(engine, &part, fault.write));
         }
         // Last, for this wakes the program.
-        for part in own {
-            let given = take(engine, group, part.start, self.give(engine, &part, fault.write));
-            if !given.contains(&page) {
-                self.give_least(engine, group, page..part.end, fault.write);
-            }
+        let block = page / BLOCK_PAGES * BLOCK_PAGES;
+        let own = around.start.max(block)..around.end.min(block + BLOCK_PAGES);
+        let given = take(engine, group, own.start, self.give(engine, &own, fault.write));
+        if !given.contains(&page) {
+            self.give_least(engine, group, page..own.end, fault.write);
         }
     }
 
@@ -94,14 +93,12 @@ fn take(engine: &Engine, group: &Group<'_>, first: usize, progress: Progress) ->
 
 /// What to give for a touch of `page`: the pages about it, all in its group, that have no contents.
 fn around(engine: &Engine, group: &Group<'_>, page: usize, streams: &mut Streams) -> Range<usize> {
-    let unit = unit(engine.left());
+    let left = engine.left();
+    let unit = unit(left);
     let most = (IN_SEQUENCE * unit).min(GROUP_PAGES - page % GROUP_PAGES);
     let window = streams.ahead(page, most, |page| engine.pages.seems_framed(page)).pages;
     let start = page / unit * unit;
-    let wanted = match engine.over_high() {
-        0 => start..(start + unit).max(page + window),
-        _ => page..page + 1,
-    };
+    let wanted = if left < PAGE as u64 { page..page + 1 } else { start..(start + unit).max(page + window) };
     let none = |page: &usize| group.state(*page) == State::None;
     let before = (wanted.start..page).rev().take_while(none).count();
     let after = (page + 1..wanted.end).take_while(none).count();
@@ -113,13 +110,6 @@ fn around(engine: &Engine, group: &Group<'_>, page: usize, streams: &mut Streams
 fn unit(left: u64) -> usize {
     let pages = usize::try_from(left).unwrap_or(usize::MAX) / PAGE / PART;
     1 << pages.clamp(*PAGES.start(), *PAGES.end()).ilog2()
-}
-
-/// Cuts a range of pages at the borders of blocks.
-fn by_block(pages: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let blocks = pages.start / BLOCK_PAGES..pages.end.div_ceil(BLOCK_PAGES);
-    blocks
-        .map(move |block| (block * BLOCK_PAGES).max(pages.start)..((block + 1) * BLOCK_PAGES).min(pages.end))
 }
 
 #[cfg(test)]
@@ -134,7 +124,7 @@ mod tests {
 
     #[test]
     fn ranges_are_cut_at_blocks() {
-        let parts = |pages| by_block(pages).map(|part| (part.start, part.end)).collect::<Vec<_>>();
+        let parts = |pages| Pages::by_block(pages).map(|part| (part.start, part.end)).collect::<Vec<_>>();
         assert_eq!(parts(5..6), [(5, 6)]);
         assert_eq!(parts(10..40), [(10, 16), (16, 32), (32, 40)]);
         assert_eq!(parts(16..32), [(16, 32)]);

@@ -226,8 +226,7 @@ pub(crate) fn next_with_contents(pagemap: BorrowedFd<'_>, range: &Range<usize>) 
 
 /// How long the calling thread has been running on a processor, in nanoseconds.
 pub(crate) fn thread_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+    clock_ns(rustix::time::ClockId::ThreadCPUTime)
 }
 
 /// Runs the calling thread on one processor only.
@@ -245,7 +244,11 @@ pub(crate) fn wake_all(word: &AtomicU32) {
 
 /// Time that only goes forward, in nanoseconds.
 pub(crate) fn now_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    clock_ns(rustix::time::ClockId::Monotonic)
+}
+
+fn clock_ns(clock: rustix::time::ClockId) -> u64 {
+    let time = rustix::time::clock_gettime(clock);
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
