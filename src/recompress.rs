@@ -20,6 +20,9 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A dense object is smaller by this part of the old one at least: less does not pay for the slower load.
 const LEAST_GAIN: usize = 16;
 
+/// Leaves that are looked through in about the time that compressing a page takes.
+const LEAVES_A_PAGE: usize = 16;
+
 /// The working memory and the place of who sweeps. Some megabytes once it has been used.
 pub struct Sweep {
     codecs: Scratches,
@@ -62,14 +65,17 @@ struct Idle {
 struct NoRoom;
 
 impl Store {
-    /// Goes on with a sweep until `most` idle pages have been tried. Does nothing if no dense codec was chosen.
+    /// Goes on with a sweep until `most` idle pages have been tried, or as much was looked at as takes that long. Does nothing if no dense codec was chosen.
     pub fn recompress(&self, most: usize, sweep: &mut Sweep) -> Recompressed {
         let mut done = Recompressed::default();
         let Some(dense) = self.dense() else { return Recompressed { swept: true, ..done } };
+        let mut leaves = most.saturating_mul(LEAVES_A_PAGE);
         for _ in 0..most {
-            let Some(idle) = self.next_idle(sweep) else {
-                (sweep.shard, sweep.leaf, sweep.bit) = (0, 0, 0);
-                done.swept = true;
+            let Some(idle) = self.next_idle(sweep, &mut leaves) else {
+                if sweep.shard == SHARDS {
+                    (sweep.shard, sweep.leaf, sweep.bit) = (0, 0, 0);
+                    done.swept = true;
+                }
                 break;
             };
             let Ok(new) = self.make_denser(&idle, dense, sweep) else { continue };
@@ -79,9 +85,9 @@ impl Store {
         done
     }
 
-    /// The next page that was idle already, and marks on the way. None at the end of the sweep.
-    fn next_idle(&self, sweep: &mut Sweep) -> Option<Idle> {
-        while sweep.shard < SHARDS {
+    /// The next page that was idle already, and marks on the way. None at the end of the sweep, or of so many leaves.
+    fn next_idle(&self, sweep: &mut Sweep, leaves: &mut usize) -> Option<Idle> {
+        while sweep.shard < SHARDS && *leaves > 0 {
             let mut shard = self.index.lock(sweep.shard);
             let Some(id) = shard.next_leaf(sweep.leaf, |_| true) else {
                 drop(shard);
@@ -102,6 +108,7 @@ impl Store {
                 shard.set_dense(id, bit);
             }
             (sweep.leaf, sweep.bit) = (id + 1, 0);
+            *leaves -= 1;
         }
         None
     }

@@ -1,9 +1,9 @@
 //! What the pager's threads share, once memory is managed.
 //!
-//! Four threads work on it: the *handler* resolves faults ([`crate::fault`]), the *evictor* takes cold blocks out
-//! of the program and into the store ([`crate::evict`]), the *keeper* writes back from the store when its pool is
-//! full, and keeps the books, and the *thickener*, when nobody else wants the processor, has what stays in the pool
-//! compressed by a denser codec. They start when the program's memory passes the threshold, not before.
+//! Three threads work on it: the *handler* resolves faults ([`crate::fault`]), the *evictor* takes cold blocks out
+//! of the program and into the store ([`crate::evict`]) and in between has what stays there made denser ([`crate::thicken`]), the
+//! *keeper* writes back from the store when its pool is full, and keeps the books. They start when the program's memory
+//! passes the threshold, not before.
 //!
 //! Lock order: gate, space ([`crate::space`], by its owner), group ([`crate::pages`]), then the store's own. The
 //! lock of the queue ([`crate::queue`]) is taken alone or under a group lock and holds nothing.
@@ -47,7 +47,6 @@ pub(crate) struct Engine {
     pub(crate) gate: Arc<Gate>,
     pub(crate) staging: Staging,
     pub(crate) keeper: Event,
-    pub(crate) thickener: Event,
     pub(crate) space: Arc<Mutex<Space>>,
     /// The range stays reserved while a thread may touch it.
     _reserved: Arc<Reservation>,
@@ -122,7 +121,6 @@ impl Engine {
             gate: parts.gate,
             staging,
             keeper: Event::default(),
-            thickener: Event::default(),
             space: parts.space,
             _reserved: parts.reserved,
             moves,
@@ -159,7 +157,6 @@ impl Engine {
         }
         self.books().skip(&self.store.stats());
         self.keeper.reset();
-        self.thickener.reset();
         self.guarded.store(false, Ordering::Relaxed);
         self.uffd.register(self.staging.base, STAGING_BYTES)?;
         Ok(())
@@ -170,7 +167,6 @@ impl Engine {
         self.stopping.store(true, Ordering::Release);
         self.evictor().call();
         self.keeper.call();
-        self.thickener.call();
         self.staging.ring();
     }
 

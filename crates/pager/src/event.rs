@@ -23,12 +23,17 @@ impl<const SHARED: bool> Event<SHARED> {
         }
     }
 
+    /// Whether the next `wait` returns at once.
+    pub(crate) fn is_called(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == CALLED
+    }
+
     /// As [`Event::wait`], but awake for the first `awake` of it. In a virtual machine a processor that goes idle takes
     /// 20-50 us to come back, and draws threads that wake up to it (the kernel's haltpoll governor exists for this).
     pub(crate) fn wait_awake(&self, awake: Duration, timeout: Duration) {
         const PAUSES: u32 = 64;
         let until = now_ns().saturating_add(u64::try_from(awake.as_nanos()).unwrap_or(u64::MAX));
-        while self.0.load(Ordering::Relaxed) != CALLED && now_ns() < until {
+        while !self.is_called() && now_ns() < until {
             (0..PAUSES).for_each(|_| std::hint::spin_loop());
         }
         self.wait(timeout);

@@ -29,6 +29,7 @@ pub mod segment;
 mod space;
 mod streams;
 mod sys;
+mod thicken;
 mod uffd;
 mod usage;
 mod workers;

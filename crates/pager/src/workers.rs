@@ -1,11 +1,11 @@
-//! The pager's four threads: handler, evictor, keeper, thickener.
+//! The pager's three threads: handler, evictor, keeper.
 
 use crate::Host;
 use crate::engine::{Engine, STAGING_BLOCKS};
 use crate::evict::Evictor;
 use crate::fault::Handler;
 use crate::sys;
-use ramfold::{Stats, Sweep};
+use crate::thicken::Thickener;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,10 +24,6 @@ const REST: u64 = 50;
 /// How often in turn, and how long, the evictor leaves it to a process with older pages to make room.
 const OTHERS_TURNS: u32 = 5;
 const OTHERS_TURN: Duration = Duration::from_micros(200);
-/// How long the thickener rests when others want the processor.
-const THICKENER_REST: Duration = Duration::from_millis(100);
-/// Pages that it tries in one go, inside the gate: less than a millisecond.
-const THICKENER_PAGES: usize = 16;
 
 /// Starts the threads, the handler first: a thread that starts may need managed memory before its first line (libc
 /// looks at the locale, which the program may have made with malloc). For the handler itself the caller stands in.
@@ -42,8 +38,7 @@ pub(crate) fn start(engine: &Arc<Engine>, host: &dyn Host) -> Result<(), Errno> 
     })?;
     handler(engine).stand_in(engine);
     spawn(host, "ramfold-evict", engine, evict)?;
-    spawn(host, "ramfold-keep", engine, keep)?;
-    spawn(host, "ramfold-dense", engine, thicken)
+    spawn(host, "ramfold-keep", engine, keep)
 }
 
 fn handler(engine: &Engine) -> Handler {
@@ -70,9 +65,10 @@ impl Drop for FatalPanic<'_> {
     }
 }
 
-/// Keeps memory below the mark, so that faults find room.
+/// Keeps memory below the mark, so that faults find room; in between it makes the pool denser.
 fn evict(engine: &Engine) {
     let mut evictor = Evictor::new(engine, 0..EVICTOR_BLOCKS);
+    let mut thickener = Thickener::default();
     let mut awake = Duration::ZERO;
     while !engine.stopping.load(Ordering::Acquire) {
         let pressed = {
@@ -85,6 +81,7 @@ fn evict(engine: &Engine) {
             awake = AWAKE;
             continue;
         }
+        thickener.work(engine);
         engine.evictor().wait_awake(awake, Duration::from_millis(if pressed { 5 } else { 50 }));
         awake = Duration::ZERO;
     }
@@ -161,90 +158,5 @@ fn keep(engine: &Engine) {
             engine.evictor().call();
         }
         engine.keeper.wait(Duration::from_millis(20));
-    }
-}
-
-/// Has pages that stay in the pool compressed anew. A sweep is due when a certain share of as many pages as lie in the pool
-/// were evicted: what two sweeps in turn find there was not wanted when others were. No evictions, no sweeps.
-///
-/// It gives way to others, but not by being nice: a thread that hardly gets the processor cannot end either, and whoever
-/// waits for the process spins meanwhile (`shrink_dcache_parent` in the kernel, over its entries in /proc).
-fn thicken(engine: &Engine) {
-    let mut sweep = Sweep::default();
-    let mut pace = Pace::default();
-    while !engine.stopping.load(Ordering::Acquire) {
-        engine.thickener.wait(Duration::from_millis(100));
-        if pace.is_due(engine.evictions.load(Ordering::Relaxed), &engine.store.stats()) {
-            sweep_once(engine, &mut sweep);
-        }
-    }
-}
-
-fn sweep_once(engine: &Engine, sweep: &mut Sweep) {
-    let mut swept = false;
-    while !swept && !engine.stopping.load(Ordering::Relaxed) {
-        let (start, ran) = (sys::now_ns(), sys::thread_ns());
-        {
-            let _inside = engine.gate.enter();
-            swept = engine.store.recompress(THICKENER_PAGES, sweep).swept;
-            engine.refresh_usage();
-        }
-        let (took, ran) = (sys::now_ns() - start, sys::thread_ns() - ran);
-        if took > 2 * ran {
-            engine.thickener.wait(THICKENER_REST);
-        }
-    }
-}
-
-/// How often to sweep. Pages that are wanted again soon after they were made denser were not cold: then the next sweeps
-/// wait longer.
-#[derive(Debug)]
-struct Pace {
-    /// Sixteenths of the pages in the pool that are to be evicted between two sweeps.
-    sixteenths: u64,
-    evictions: u64,
-    loads: u64,
-    dense_loads: u64,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self { sixteenths: *Self::RANGE.start(), evictions: 0, loads: 0, dense_loads: 0 }
-    }
-}
-
-impl Pace {
-    const RANGE: std::ops::RangeInclusive<u64> = 4..=64;
-    /// Pages in the pool for which it is worth while to begin.
-    const LEAST: u64 = 256;
-    /// One dense load in so many loads is too much.
-    const MOST_DENSE: u64 = 8;
-
-    /// Whether a sweep is due now, after so many evictions in all.
-    fn is_due(&mut self, evictions: u64, stats: &Stats) -> bool {
-        let due = self.evictions + stats.stored_pages * self.sixteenths / 16;
-        if stats.stored_pages < Self::LEAST || evictions < due {
-            return false;
-        }
-        let (loads, dense) = (stats.loads - self.loads, stats.dense_loads - self.dense_loads);
-        let next = if dense * Self::MOST_DENSE > loads { self.sixteenths * 2 } else { self.sixteenths / 2 };
-        self.sixteenths = next.clamp(*Self::RANGE.start(), *Self::RANGE.end());
-        (self.evictions, self.loads, self.dense_loads) = (evictions, stats.loads, stats.dense_loads);
-        true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sweeps_become_rare_when_dense_pages_come_back_and_frequent_when_they_stay() {
-        let mut pace = Pace::default();
-        let mut stats = Stats { stored_pages: 1600, ..Stats::default() };
-        assert!(!pace.is_due(399, &stats) && pace.is_due(400, &stats));
-        (stats.loads, stats.dense_loads) = (1000, 500);
-        assert!(pace.is_due(800, &stats) && !pace.is_due(1599, &stats) && pace.is_due(1600, &stats));
-        assert_eq!(pace.sixteenths, 4, "nothing dense came back");
     }
 }
