@@ -421,6 +421,21 @@ impl Store {
         self.index.lock(spot.shard()).get(&spot).is_some()
     }
 
+    /// Bytes that the page under `key` takes in the zpool or the tier, with all that it may share: 0 if it is kept as one word,
+    /// or not at all.
+    #[must_use]
+    pub fn stored_len(&self, key: Key) -> usize {
+        let spot = Spot::new(key);
+        let shard = self.index.lock(spot.shard());
+        match shard.get(&spot) {
+            Some((_, entry)) if entry.state() == State::Shared => {
+                self.shared.read(entry.shared_id(), |object| object.len())
+            }
+            Some((_, entry)) if entry.state() != State::Same => entry.len(),
+            _ => 0,
+        }
+    }
+
     /// Bytes that the zpools hold now: what `max_pool_bytes` limits. A few loads from memory.
     #[must_use]
     pub fn pool_bytes(&self) -> u64 {

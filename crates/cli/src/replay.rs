@@ -18,7 +18,8 @@ use std::process::ExitCode;
 
 /// Plays a trace of page touches against pools of chosen sizes, thresholds and policies.
 ///
-/// TRACE is a file (first line "ramfold-trace 1", then r PAGE, w PAGE [BYTES], d PAGE, t NANOSECONDS), or made up:
+/// TRACE is a file (first line "ramfold-trace 1", then r PAGE, w PAGE [BYTES], c PAGE BYTES, d PAGE [COUNT], t NANOSECONDS), as
+/// `ramfold run --trace` writes it, or made up:
 /// uniform, zipf, scan, loop or phases, with settings as in zipf:pages=65536,touches=1000000,skew=0.9,writes=30,seed=1.
 ///
 /// Policies: none (no pool), one-page (zswap until 2023: writes one page back each time that it is full), shrink (zswap

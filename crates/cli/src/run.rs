@@ -29,7 +29,9 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use stats::Stats;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,8 +57,9 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
         say(&format!("{what}; it runs without a limit (--strict refuses such programs)"));
     }
     let mut stats = Stats::open(options.stats.as_deref())?;
+    let trace = options.trace.as_deref().map(open_trace).transpose()?;
     let signals = child::Signals::block();
-    let run = Run::prepare(&settings)?;
+    let run = Run::prepare(&settings, trace)?;
     let metrics = options.metrics.as_ref();
     let metrics = metrics.map(|address| Metrics::serve(address, Arc::clone(&run.segment))).transpose()?;
 
@@ -78,8 +81,28 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     run.reap();
     run.tell_deaths(told, program);
     drop(metrics);
+    if run.segment.is_trace_incomplete() {
+        say(
+            "--trace: the file took no more, and the record ends there (the program itself was not disturbed)",
+        );
+    }
     stats.report(&run.segment, started.elapsed())?;
     Ok(ExitCode::from(if run.was_killed(program) { KILLED } else { status }))
+}
+
+/// Makes the record's file at once: a wrong path is told before the program runs.
+fn open_trace(path: &Path) -> Result<File, Failure> {
+    let made = File::create(path).and_then(|mut file| {
+        // To open a pipe anew may wait for ever.
+        if !file.metadata()?.is_file() {
+            return Err(std::io::Error::other("not a regular file"));
+        }
+        writeln!(file, "{}", ramfold_survey::trace::HEAD)?;
+        Ok(file)
+    });
+    made.map_err(|error| {
+        Failure::failed(format!("--trace {}: {error} (choose another file)", path.display()))
+    })
 }
 
 fn refuse_nesting() -> Result<(), Failure> {
@@ -98,11 +121,12 @@ struct Run {
     segment: Arc<Segment>,
     segment_fd: OwnedFd,
     swap: Option<OwnedFd>,
+    trace: Option<File>,
     settings: String,
 }
 
 impl Run {
-    fn prepare(settings: &Settings) -> Result<Self, Failure> {
+    fn prepare(settings: &Settings, trace: Option<File>) -> Result<Self, Failure> {
         let failed = |what: &str, why: &dyn std::fmt::Display| Failure::failed(format!("{what}: {why}"));
         let library = library().map_err(|error| {
             let what = "the preload library cannot be put into memory";
@@ -119,7 +143,8 @@ impl Run {
             .map_err(|e| failed("the system gives no random numbers", &e))?;
         let (segment_fd, segment) = Segment::create(settings.limit, settings.swap_size(), key)
             .map_err(|e| failed("the run's shared memory cannot be made", &e))?;
-        Ok(Self { library, segment: Arc::new(segment), segment_fd, swap, settings: settings.to_string() })
+        let segment = Arc::new(segment);
+        Ok(Self { library, segment, segment_fd, swap, trace, settings: settings.to_string() })
     }
 
     /// The variables that make a program a managed one.
@@ -132,6 +157,9 @@ impl Run {
         let mut run = format!("{};shm={}", self.settings, path(&self.segment_fd));
         if let Some(swap) = &self.swap {
             run.push_str(&format!(";swap={}", path(swap)));
+        }
+        if let Some(trace) = &self.trace {
+            run.push_str(&format!(";trace={}", path(trace)));
         }
         [("LD_PRELOAD", preload), ("RAMFOLD_RUN", run.into())]
     }
@@ -164,7 +192,7 @@ impl Run {
 fn library() -> std::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create("ramfold-preload", flags)?;
-    let mut file = std::fs::File::from(fd);
+    let mut file = File::from(fd);
     file.write_all(PRELOAD)?;
     rustix::fs::fcntl_add_seals(
         &file,

@@ -17,6 +17,7 @@ use crate::queue::Queue;
 use crate::segment::{Counter, Gauge, SlotId};
 use crate::space::Space;
 use crate::sys::{self, PAGE};
+use crate::trace::Trace;
 use crate::uffd::Uffd;
 use crate::usage::Usage;
 use crate::{Host, SetupError};
@@ -44,6 +45,7 @@ pub(crate) struct Engine {
     max_pool: u64,
     pub(crate) usage: Usage,
     pub(crate) tier: Option<Arc<FileTier>>,
+    pub(crate) trace: Option<Trace>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) staging: Staging,
     pub(crate) keeper: Event,
@@ -80,6 +82,7 @@ pub(crate) struct Parts {
     pub(crate) pages: Pages,
     pub(crate) space: Arc<Mutex<Space>>,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) trace: Option<Trace>,
     pub(crate) usage: Usage,
 }
 
@@ -115,6 +118,7 @@ impl Engine {
             pages: parts.pages,
             store,
             tier: parts.tier,
+            trace: parts.trace,
             pool,
             max_pool: parts.store.max_pool_bytes,
             usage: parts.usage,
@@ -141,7 +145,8 @@ impl Engine {
     pub(crate) fn protect_fds(&self) {
         let always: [RawFd; 4] =
             [self.uffd.raw_fd(), self.usage.raw_fd(), self.memory.as_raw_fd(), self.pagemap.as_raw_fd()];
-        for fd in always.into_iter().chain(self.uffd.device_fd()) {
+        let sometimes = self.uffd.device_fd().into_iter().chain(self.trace.as_ref().map(Trace::raw_fd));
+        for fd in always.into_iter().chain(sometimes) {
             self.host.protect_fd(fd);
         }
     }
@@ -156,6 +161,9 @@ impl Engine {
             tier.after_fork(crate::extents::writer_id(&self.usage.account));
         }
         self.books().skip(&self.store.stats());
+        if let Some(trace) = &self.trace {
+            trace.begin(slot);
+        }
         self.keeper.reset();
         self.guarded.store(false, Ordering::Relaxed);
         self.uffd.register(self.staging.base, STAGING_BYTES)?;

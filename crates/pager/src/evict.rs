@@ -169,6 +169,7 @@ impl Evictor {
             let key = engine.key(detached.blocks.start * BLOCK_PAGES + bit);
             if engine.store.store(key, page, &mut self.scratch).is_ok() {
                 detached.stored |= 1 << bit;
+                engine.trace.iter().for_each(|trace| trace.left(key.index, engine.store.stored_len(key)));
             }
             // The pool grows, and the frames are still there: the other processes have to know.
             if bit % BLOCK_PAGES == BLOCK_PAGES - 1 {

@@ -16,6 +16,7 @@ use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::segment::Counter;
 use crate::streams::{Ahead, Streams};
 use crate::sys::{self, PAGE};
+use crate::trace::Trace;
 use crate::uffd::{Fault, Message, Progress};
 use ramfold::{LoadError, PAGE_SIZE, Page, Scratch};
 use rustix::io::Errno;
@@ -82,11 +83,13 @@ impl Handler {
             let count = next_messages(engine, &mut messages);
             let start = sys::now_ns();
             let _inside = engine.gate.enter();
+            engine.trace.iter().for_each(|trace| trace.came(start));
             for fault in messages[..count].iter().filter_map(Message::fault) {
                 self.follow(engine, fault.tid);
                 self.serve(engine, fault);
                 engine.usage.segment().record_fault_ns(engine.usage.slot(), sys::now_ns() - start);
             }
+            engine.trace.iter().for_each(Trace::served);
         }
         // Who rings now finds nobody here, and must not wait.
         engine.uffd.zeropage(engine.staging.bell(), PAGE);
@@ -115,12 +118,22 @@ impl Handler {
         self.make_room(engine);
         let page = engine.pages.number(fault.addr);
         let group = engine.pages.lock(page);
-        match group.state(page) {
-            State::None => self.fresh.fill(engine, &group, fault, &mut self.streams),
+        let touched = match group.state(page) {
+            State::None => {
+                self.fresh.fill(engine, &group, fault, &mut self.streams);
+                1
+            }
             State::Stored => self.bring_back(engine, &group, page),
-            State::Evicting => rescue(engine, &group, page),
-            State::Resident => settle(engine, page, fault),
-        }
+            State::Evicting => {
+                rescue(engine, &group, page);
+                1
+            }
+            State::Resident => {
+                settle(engine, page, fault);
+                0
+            }
+        };
+        engine.trace.iter().for_each(|trace| trace.touched(page..page + touched, fault.write));
         drop(group);
         engine.enter_usage();
         engine.count(Counter::Faults, 1);
@@ -162,8 +175,8 @@ impl Handler {
         }
     }
 
-    /// Loads a page, and those that follow it when use is sequential.
-    fn bring_back(&mut self, engine: &Engine, group: &Group<'_>, page: usize) {
+    /// Loads a page, and those that follow it when use is sequential. Returns how many are there now.
+    fn bring_back(&mut self, engine: &Engine, group: &Group<'_>, page: usize) -> usize {
         let addr = engine.pages.addr(page);
         let Ahead { pages: window, sustained } =
             self.ahead(engine, page, |page| group.state(page) == State::Stored);
@@ -189,6 +202,7 @@ impl Handler {
                 Some(errno) => engine.die(&format!("a page was lost: it cannot be put back ({errno})")),
             }
         }
+        placed
     }
 
     /// Whether what a sequence passes over for the second time shall stay: if memory would clearly have held it since the

@@ -30,6 +30,7 @@ mod space;
 mod streams;
 mod sys;
 mod thicken;
+mod trace;
 mod uffd;
 mod usage;
 mod workers;

@@ -390,6 +390,7 @@ impl Pager {
             if group.is_empty(part.start) {
                 continue;
             }
+            engine.trace.iter().for_each(|trace| trace.given_up(&part));
             let mut resident = part.end..part.start;
             for page in part {
                 if group.state(page) == State::Resident {

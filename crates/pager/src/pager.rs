@@ -8,6 +8,7 @@ use crate::gate::Gate;
 use crate::pages::Pages;
 use crate::segment::{Segment, SlotId};
 use crate::space::Space;
+use crate::trace::Trace;
 use crate::uffd::UffdError;
 use crate::usage::{Account, Usage};
 use crate::{activate, extents, phase::Phase, sys, workers};
@@ -118,6 +119,8 @@ pub struct Config {
     pub store: ramfold::Config,
     /// The swap file, if there is to be one. Its extents are those of the segment.
     pub swap: Option<File>,
+    /// Where to record what the program does to its pages, open for appending.
+    pub trace: Option<File>,
     /// How pages leave.
     pub mode: Mode,
     /// Writable bytes up to which nothing is managed.
@@ -224,6 +227,9 @@ impl Pager {
             let _inside = self.gate.enter();
             engine.refresh_usage();
             engine.publish_books();
+            if let Some(trace) = &engine.trace {
+                trace.flush();
+            }
         }
     }
 
@@ -283,6 +289,7 @@ impl Pager {
             pages: Pages::new(range.start, range.len())?,
             space: Arc::clone(&self.space),
             gate: Arc::clone(&self.gate),
+            trace: config.trace.map(|file| Trace::new(file, &account)),
             usage: Usage::new(account, config.whole_process)?,
         };
         let engine = Arc::new(Engine::new(parts, self.host)?);

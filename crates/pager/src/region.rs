@@ -108,6 +108,7 @@ impl Region {
             mode: options.mode,
             threshold: 0,
             range: len.max(1),
+            trace: None,
             whole_process: false,
         };
         let pager = Pager::new(config, &Threads)?;

@@ -78,6 +78,8 @@ struct Header {
     sequence: AtomicU64,
     /// Slots at and above this index were never used.
     slots_used: AtomicU32,
+    /// 1: a process could not write to the run's trace.
+    trace_incomplete: AtomicU32,
     counters: [AtomicU64; COUNTERS],
     /// Faults of processes that have ended.
     past_faults: Latency,
@@ -297,6 +299,17 @@ impl Segment {
 
 /// Why processes were killed.
 impl Segment {
+    /// Notes that the run's trace ends before the run does.
+    pub(crate) fn tell_trace_incomplete(&self) {
+        self.header().trace_incomplete.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether a process could not write all of its part of the run's trace.
+    #[must_use]
+    pub fn is_trace_incomplete(&self) -> bool {
+        self.header().trace_incomplete.load(Ordering::Relaxed) != 0
+    }
+
     /// To be called just before ramfold kills the calling process: the message is what `ramfold run` will print,
     /// `WHAT: WHY (what to do)`. False when there have been too many.
     pub fn report_death(&self, message: &str) -> bool {

@@ -237,6 +237,18 @@ pub(crate) fn run_on(cpu: usize) {
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
+/// Takes a signal that the calling thread has caused while it blocks it, so that nobody else gets it.
+pub(crate) fn take_signal(signal: i32) {
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the set is made before it is read; nothing is asked about the signal.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        libc::sigtimedwait(set.as_ptr(), std::ptr::null_mut(), &raw const now);
+    }
+}
+
 /// Wakes all who wait for the word by futex. The kernel takes the count as an int: more than that would be one.
 pub(crate) fn wake_all(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX.cast_unsigned());

@@ -6,6 +6,7 @@ use crate::evict::Evictor;
 use crate::fault::Handler;
 use crate::sys;
 use crate::thicken::Thickener;
+use crate::trace::Trace;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -152,6 +153,7 @@ fn keep(engine: &Engine) {
             engine.guard_if_short();
             engine.share_pool();
             engine.publish_books();
+            engine.trace.iter().for_each(Trace::flush);
             engine.nearly_full.store(engine.is_nearly_full(), Ordering::Relaxed);
         }
         if engine.over_low() > 0 {

@@ -95,6 +95,7 @@ struct Settings {
     mode: Mode,
     shm: Option<&'static str>,
     swap: Option<&'static str>,
+    trace: Option<&'static str>,
     store: ramfold::Config,
 }
 
@@ -123,6 +124,7 @@ impl Settings {
             "max_pool_percent" => self.max_pool_percent = number(key, value)?,
             "shm" => self.shm = Some(value),
             "swap" => self.swap = Some(value),
+            "trace" => self.trace = Some(value),
             "compressor" => value.clone_into(&mut self.store.compressor),
             "recomp_algorithm" => {
                 self.store.recomp_algorithm = Some(value).filter(|name| *name != "none").map(str::to_owned);
@@ -164,7 +166,8 @@ impl Settings {
         self.store.max_pool_bytes = limit / 100 * self.max_pool_percent;
         Ok(Config {
             segment: self.segment(limit)?,
-            swap: self.swap.map(open_swap).transpose()?,
+            swap: self.swap.map(|path| open(path, OFlags::RDWR)).transpose()?,
+            trace: self.trace.map(|path| open(path, OFlags::WRONLY | OFlags::APPEND)).transpose()?,
             store: self.store,
             mode: self.mode,
             threshold: usize::try_from(MAX_THRESHOLD.min(limit / 32)).unwrap_or(usize::MAX),
@@ -174,8 +177,8 @@ impl Settings {
     }
 }
 
-fn open_swap(path: &str) -> std::io::Result<File> {
-    let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Permissions::empty())?;
+fn open(path: &str, how: OFlags) -> std::io::Result<File> {
+    let fd = rustix::fs::open(path, how | OFlags::CLOEXEC, Permissions::empty())?;
     let file = File::from(rustix::io::fcntl_dupfd_cloexec(&fd, LOWEST_FD).unwrap_or(fd));
     descriptors::protect(std::os::fd::AsRawFd::as_raw_fd(&file));
     Ok(file)

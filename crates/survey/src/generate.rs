@@ -76,13 +76,13 @@ impl Generator {
     pub fn operations(&self) -> Vec<Operation> {
         let mut random = Random::new(self.seed);
         let zipf = (self.name == "zipf").then(|| Zipf::new(self.pages, self.skew));
-        let build = (0..self.pages).map(|page| Operation::Write(page, self.bytes(page)));
+        let build = (0..self.pages).map(|page| Operation::Write(page, Some(self.bytes(page))));
         let mut operations: Vec<Operation> = build.collect();
         for touch in 0..self.touches {
             let page = self.page(touch, &mut random, zipf.as_ref());
             let writes = random.below(100) < self.writes;
             operations.push(if writes {
-                Operation::Write(page, self.bytes(page))
+                Operation::Write(page, Some(self.bytes(page)))
             } else {
                 Operation::Read(page)
             });

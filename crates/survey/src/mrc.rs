@@ -47,7 +47,7 @@ pub fn distinct(operations: &[Operation]) -> u64 {
 fn touched(operation: &Operation) -> Option<u64> {
     match operation {
         Operation::Read(page) | Operation::Write(page, _) => Some(*page),
-        Operation::Discard(_) | Operation::Work(_) => None,
+        Operation::Size(..) | Operation::Discard(..) | Operation::Work(_) => None,
     }
 }
 
@@ -69,7 +69,7 @@ pub fn curve_at(operations: &[Operation], pages: u64, rate: f64) -> Vec<Point> {
                     *hits.entry(distance).or_default() += 1.0;
                 }
             }
-            Operation::Discard(page) if follows(*page) => stack.forget(*page),
+            Operation::Discard(from, count) => stack.forget_all(*from, *count),
             _ => {}
         }
     }
@@ -119,6 +119,15 @@ impl Stack {
         });
         self.add(self.now, 1);
         distance
+    }
+
+    fn forget_all(&mut self, from: u64, count: u64) {
+        let given_up = from..from.saturating_add(count);
+        if count <= self.last.len() as u64 {
+            return given_up.for_each(|page| self.forget(page));
+        }
+        let pages: Vec<u64> = self.last.keys().copied().filter(|page| given_up.contains(page)).collect();
+        pages.into_iter().for_each(|page| self.forget(page));
     }
 
     fn forget(&mut self, page: u64) {
@@ -192,7 +201,8 @@ mod tests {
 
     #[test]
     fn a_page_that_was_given_up_begins_anew() {
-        let operations = [Operation::Read(1), Operation::Discard(1), Operation::Read(1), Operation::Read(1)];
+        let operations =
+            [Operation::Read(1), Operation::Discard(1, 1), Operation::Read(1), Operation::Read(1)];
         let (points, _) = curve(&operations);
         assert!((points.last().unwrap().miss_ratio - 2.0 / 3.0).abs() < 1e-9);
     }

@@ -179,6 +179,8 @@ struct Replay<'a> {
     device: Device,
     resident: Lru,
     known: HashMap<u64, Known>,
+    /// The first bytes that are said of pages.
+    sizes: HashMap<u64, u16>,
     now: f64,
     outcome: Outcome,
 }
@@ -199,6 +201,7 @@ pub fn replay(operations: &[Operation], settings: &Settings) -> Result<Outcome, 
         device: Device { free_at: 0.0, write: settings.costs.write },
         resident: Lru::default(),
         known: HashMap::new(),
+        sizes: first_sizes(operations),
         now: 0.0,
         outcome: Outcome::default(),
     };
@@ -206,15 +209,28 @@ pub fn replay(operations: &[Operation], settings: &Settings) -> Result<Outcome, 
         match *operation {
             Operation::Read(page) => replay.touch(page, None)?,
             Operation::Write(page, bytes) => replay.touch(page, Some(bytes))?,
-            Operation::Discard(page) => replay.discard(page),
+            Operation::Size(page, bytes) => replay.learn(page, bytes),
+            Operation::Discard(from, count) => replay.discard_all(from, count),
             Operation::Work(ns) => replay.now += ns as f64 / 1000.0,
         }
     }
     Ok(replay.finish())
 }
 
+/// What is said first of each page that is touched before anything is said of it.
+fn first_sizes(operations: &[Operation]) -> HashMap<u64, u16> {
+    let mut sizes = HashMap::new();
+    for operation in operations {
+        if let Operation::Write(page, Some(bytes)) | Operation::Size(page, bytes) = *operation {
+            sizes.entry(page).or_insert(bytes);
+        }
+    }
+    sizes
+}
+
 impl Replay<'_> {
-    fn touch(&mut self, page: u64, written: Option<u16>) -> Result<(), ShelfError> {
+    /// `written`: the page is written, and what it compresses to then if that is said.
+    fn touch(&mut self, page: u64, written: Option<Option<u16>>) -> Result<(), ShelfError> {
         self.outcome.touches += 1;
         self.now += self.settings.costs.touch;
         if !self.resident.contains(page) {
@@ -225,7 +241,7 @@ impl Replay<'_> {
             if !known.dirty {
                 self.keeper.discard(page);
             }
-            *known = Known { bytes, dirty: true };
+            *known = Known { bytes: bytes.unwrap_or(known.bytes), dirty: true };
         }
         while self.resident.len() > 1
             && self.resident.len() * PAGE + self.keeper.held() > self.settings.memory
@@ -252,7 +268,8 @@ impl Replay<'_> {
             }
         } else {
             // Fresh memory, which the program is about to fill.
-            self.known.insert(page, Known { bytes: DEFAULT_BYTES, dirty: true });
+            let bytes = self.sizes.get(&page).copied().unwrap_or(DEFAULT_BYTES);
+            self.known.insert(page, Known { bytes, dirty: true });
         }
         Ok(())
     }
@@ -272,6 +289,25 @@ impl Replay<'_> {
         self.device.write(self.now, PAGE);
         self.now += (self.device.backlog(self.now) - BACKLOG).max(0.0) * self.settings.costs.write;
         Ok(())
+    }
+
+    /// A page that left says what it compresses to, touched before or not.
+    fn learn(&mut self, page: u64, bytes: u16) {
+        if let Some(known) = self.known.get_mut(&page) {
+            known.bytes = bytes;
+        } else {
+            self.known.insert(page, Known { bytes, dirty: true });
+            self.resident.touch(page);
+        }
+    }
+
+    fn discard_all(&mut self, from: u64, count: u64) {
+        let given_up = from..from.saturating_add(count);
+        if count <= self.known.len() as u64 {
+            return given_up.for_each(|page| self.discard(page));
+        }
+        let pages: Vec<u64> = self.known.keys().copied().filter(|page| given_up.contains(page)).collect();
+        pages.into_iter().for_each(|page| self.discard(page));
     }
 
     fn discard(&mut self, page: u64) {
@@ -363,8 +399,9 @@ mod tests {
 
     #[test]
     fn what_is_given_up_is_forgotten() {
-        let mut operations: Vec<Operation> = (0..100).map(|page| Operation::Write(page, 1000)).collect();
-        operations.extend((0..100).map(Operation::Discard));
+        let mut operations: Vec<Operation> = (0..100).map(|page| Operation::Write(page, None)).collect();
+        operations.extend((0..40).map(|page| Operation::Discard(page, 1)));
+        operations.push(Operation::Discard(40, 1 << 40));
         operations.extend((0..100).map(Operation::Read));
         for (_, policy) in Policy::ALL {
             assert_eq!(replay(&operations, &case(policy, 50, 50)).unwrap().faults, 0, "{policy:?}");

@@ -10,31 +10,35 @@
 //! ```
 //!
 //! The first line names the format. Then a line an operation: `r PAGE`, a touch that reads; `w PAGE [BYTES]`, one that
-//! writes, and how many bytes the page compresses to from then on (1 to 4096; where it is not said,
-//! [`DEFAULT_BYTES`]); `d PAGE`, the program gives the page up; `t NS`, the program works for so many nanoseconds without
-//! new pages. Pages are numbers up to 2^40. Empty lines and lines that begin with `#` say nothing.
+//! writes, and how many bytes the page compresses to from then on (1 to 4096); `c PAGE BYTES`, no touch, it is only known now
+//! to how many it compresses; `d PAGE [COUNT]`, the program gives up that page, or so many from it on; `t NS`, the program works
+//! for so many nanoseconds without new pages. What a page compresses to before it is said, is the first that is said of it later,
+//! or [`DEFAULT_BYTES`]. Pages are numbers below 2^48. Empty lines and lines that begin with `#` say nothing.
 //!
-//! A run of touches to one page is one touch: what matters is the order in which pages are needed.
+//! A run of touches to one page is one touch: what matters is the order in which pages are needed. `ramfold run --trace`
+//! writes what the pager sees: touches of pages that were away, with those that came along, and what pages compressed to when they left.
 
 use std::fmt;
 use std::io::BufRead;
 
 /// The first line.
-const HEAD: &str = "ramfold-trace 1";
+pub const HEAD: &str = "ramfold-trace 1";
 /// What a page compresses to if the trace does not say.
 pub const DEFAULT_BYTES: u16 = 1500;
 /// Pages are below this.
-const MOST_PAGES: u64 = 1 << 40;
+const MOST_PAGES: u64 = 1 << 48;
 
 /// One operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// A touch that reads.
     Read(u64),
-    /// A touch that writes, and the bytes to which the page compresses then.
-    Write(u64, u16),
-    /// The page is given up.
-    Discard(u64),
+    /// A touch that writes, and the bytes to which the page compresses then, if it is said.
+    Write(u64, Option<u16>),
+    /// The bytes to which the page compresses.
+    Size(u64, u16),
+    /// So many pages are given up, from this one on.
+    Discard(u64, u64),
     /// So many nanoseconds of work.
     Work(u64),
 }
@@ -46,7 +50,9 @@ pub enum ParseError {
     #[error("the first line is not \"{HEAD}\" (give a trace of that format)")]
     Head,
     /// a line is no operation
-    #[error("line {line}: \"{text}\" is no operation (write r PAGE, w PAGE [BYTES], d PAGE or t NS)")]
+    #[error(
+        "line {line}: \"{text}\" is no operation (write r PAGE, w PAGE [BYTES], c PAGE BYTES, d PAGE [COUNT] or t NS)"
+    )]
     Line {
         /// Counted from 1.
         line: usize,
@@ -85,13 +91,14 @@ pub fn parse(text: impl BufRead) -> Result<Vec<Operation>, ParseError> {
 fn operation(text: &str) -> Option<Operation> {
     let mut words = text.split_whitespace();
     let (name, value) = (words.next()?, words.next()?.parse::<u64>().ok()?);
-    let bytes = words.next();
+    let more = words.next();
     let is_page = value < MOST_PAGES;
     let operation = match name {
-        "r" if is_page && bytes.is_none() => Operation::Read(value),
-        "d" if is_page && bytes.is_none() => Operation::Discard(value),
-        "t" if bytes.is_none() => Operation::Work(value),
-        "w" if is_page => Operation::Write(value, bytes.map_or(Some(DEFAULT_BYTES), size)?),
+        "r" if is_page && more.is_none() => Operation::Read(value),
+        "w" if is_page => Operation::Write(value, more.map(|bytes| size(bytes).ok_or(())).transpose().ok()?),
+        "c" if is_page => Operation::Size(value, size(more?)?),
+        "d" if is_page => Operation::Discard(value, more.map_or(Some(1), |count| count.parse().ok())?),
+        "t" if more.is_none() => Operation::Work(value),
         _ => return None,
     };
     words.next().is_none().then_some(operation)
@@ -105,8 +112,11 @@ impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Read(page) => write!(f, "r {page}"),
-            Self::Write(page, bytes) => write!(f, "w {page} {bytes}"),
-            Self::Discard(page) => write!(f, "d {page}"),
+            Self::Write(page, None) => write!(f, "w {page}"),
+            Self::Write(page, Some(bytes)) => write!(f, "w {page} {bytes}"),
+            Self::Size(page, bytes) => write!(f, "c {page} {bytes}"),
+            Self::Discard(page, 1) => write!(f, "d {page}"),
+            Self::Discard(page, count) => write!(f, "d {page} {count}"),
             Self::Work(ns) => write!(f, "t {ns}"),
         }
     }
@@ -128,8 +138,10 @@ mod tests {
         let page = 0..MOST_PAGES;
         prop_oneof![
             page.clone().prop_map(Operation::Read),
-            (page.clone(), 1..=4096u16).prop_map(|(page, bytes)| Operation::Write(page, bytes)),
-            page.prop_map(Operation::Discard),
+            (page.clone(), prop::option::of(1..=4096u16))
+                .prop_map(|(page, bytes)| Operation::Write(page, bytes)),
+            (page.clone(), 1..=4096u16).prop_map(|(page, bytes)| Operation::Size(page, bytes)),
+            (page, any::<u64>()).prop_map(|(page, count)| Operation::Discard(page, count)),
             any::<u64>().prop_map(Operation::Work),
         ]
     }
@@ -148,13 +160,15 @@ mod tests {
 
     #[test]
     fn comments_and_sizes_may_be_left_out() {
-        let trace = "ramfold-trace 1\n# a\n\n  r 7\nw 8\nw 9 4096\nt 50\nd 7\n";
+        let trace = "ramfold-trace 1\n# a\n\n  r 7\nw 8\nw 9 4096\nc 8 700\nt 50\nd 7\nd 8 2\n";
         let expected = [
             Operation::Read(7),
-            Operation::Write(8, DEFAULT_BYTES),
-            Operation::Write(9, 4096),
+            Operation::Write(8, None),
+            Operation::Write(9, Some(4096)),
+            Operation::Size(8, 700),
             Operation::Work(50),
-            Operation::Discard(7),
+            Operation::Discard(7, 1),
+            Operation::Discard(8, 2),
         ];
         assert_eq!(parse(trace.as_bytes()), Ok(expected.into()));
     }
@@ -163,8 +177,19 @@ mod tests {
     fn the_first_wrong_line_is_told() {
         assert_eq!(parse(&b""[..]), Err(ParseError::Head));
         assert_eq!(parse(&b"r 1\n"[..]), Err(ParseError::Head));
-        for wrong in ["x 1", "r", "r -1", "r 1 2", "w 1 0", "w 1 4097", "w 1 2 3", "r 1099511627776", "r 1e3"]
-        {
+        for wrong in [
+            "x 1",
+            "r",
+            "r -1",
+            "r 1 2",
+            "w 1 0",
+            "w 1 4097",
+            "w 1 2 3",
+            "c 1",
+            "d 1 x",
+            "r 281474976710656",
+            "r 1e3",
+        ] {
             let error = parse(format!("ramfold-trace 1\nr 1\n{wrong}\n").as_bytes()).unwrap_err();
             assert_eq!(error, ParseError::Line { line: 3, text: wrong.into() });
         }
