@@ -36,6 +36,16 @@ impl Row {
         Some(self.rate(Side::Ramfold)? / self.rate(side)?)
     }
 
+    #[allow(clippy::cast_precision_loss)]
+    fn dram(&self, side: Side) -> Option<f64> {
+        self.median(side, |outcome| Some(outcome.dram as f64))
+    }
+
+    /// Share of the memory that the program takes where nothing limits it, which this side did without.
+    fn saved(&self, side: Side) -> Option<f64> {
+        Some(1.0 - self.dram(side)? / self.dram(Side::Unlimited)?)
+    }
+
     fn unit(&self) -> String {
         let first = self.sides.values().flatten().next();
         first.and_then(|outcome| outcome.result["unit"].as_str()).unwrap_or("").to_owned()
@@ -71,13 +81,13 @@ impl Row {
             "p50_ns": self.latency(side, "p50"),
             "p99_ns": self.latency(side, "p99"),
             "max_ns": self.latency(side, "max"),
-            "dram_bytes": self.median(side, |outcome| Some(outcome.dram as f64)),
+            "dram_bytes": self.dram(side),
+            "dram_saved": self.saved(side),
             "zswap_pool_bytes": self.median(side, |outcome| Some(outcome.zswap_pool as f64)),
         })
     }
 
-    #[allow(clippy::cast_precision_loss)]
-    fn lines(&self) -> Vec<[String; 9]> {
+    fn lines(&self) -> Vec<[String; 10]> {
         let line = |side: &Side| {
             [
                 self.name.to_owned(),
@@ -87,7 +97,8 @@ impl Row {
                 number(self.median(*side, |outcome| Some(outcome.faults_per_s))),
                 microseconds(self.latency(*side, "p50")),
                 microseconds(self.latency(*side, "p99")),
-                number(self.median(*side, |outcome| Some(outcome.dram as f64 / f64::from(1 << 20)))),
+                number(self.dram(*side).map(|bytes| bytes / f64::from(1 << 20))),
+                self.saved(*side).map_or_else(dash, |share| format!("{:.0} %", share * 100.0)),
                 self.ramfold_over(*side).map_or_else(dash, |ratio| format!("{ratio:.2}")),
             ]
         };
@@ -99,7 +110,7 @@ impl Row {
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
     let heading =
-        ["workload", "side", "rate", "", "faults/s", "p50 us", "p99 us", "DRAM MiB", "ramfold/this"]
+        ["workload", "side", "rate", "", "faults/s", "p50 us", "p99 us", "DRAM MiB", "saved", "ramfold/this"]
             .map(str::to_owned);
     let lines: Vec<_> = std::iter::once(heading).chain(rows.iter().flat_map(Row::lines)).collect();
     columns(&lines, &[0, 1, 3])
@@ -170,6 +181,15 @@ mod tests {
         assert_eq!(row.json()["ramfold_over_disk"], Value::Null);
         let table = table(&[row]);
         let zswap: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(zswap, ["uniform", "zswap", "2", "touches/s", "7", "1.5", "-", "3", "2.00"]);
+        assert_eq!(zswap, ["uniform", "zswap", "2", "touches/s", "7", "1.5", "-", "3", "-", "2.00"]);
+    }
+
+    #[test]
+    fn what_is_saved_is_a_share_of_what_the_program_takes() {
+        let mut sides = [(Side::Unlimited, outcomes(&[9.0])), (Side::Ramfold, outcomes(&[3.0]))];
+        sides[0].1[0].dram = 12 << 20;
+        let row = Row { name: "uniform", limit: 1, ramfold_limit: 2, sides: BTreeMap::from(sides) };
+        assert_eq!(row.json()["sides"]["ramfold"]["dram_saved"], json!(0.75));
+        assert!(table(&[row]).contains(" 75 %"));
     }
 }

@@ -292,12 +292,25 @@ impl Redis {
         }
     }
 
-    /// Through a child that shares the server's memory.
-    fn save_in_background(&mut self) {
+    /// Through a child that shares the server's memory, while a client writes to every third of so many keys, once at least.
+    /// Returns how often it wrote to some while the child was at work.
+    fn save_in_background(&mut self, keys: u32) -> u32 {
+        const WRITE: &str =
+            "for i = ARGV[1], ARGV[2], 3 do redis.call('SET', 'key:' .. i, string.rep(i, 30)) end";
+        const PART: u32 = 9_999;
         let started = self.ask(&["BGSAVE"]);
         assert!(started.contains("started"), "BGSAVE: {started}");
-        self.wait_until(|redis| redis.ask(&["INFO", "persistence"]).contains("rdb_bgsave_in_progress:0"));
+        let (mut meanwhile, mut at_work) = (0, true);
+        while at_work {
+            for first in (0..keys).step_by(PART as usize) {
+                let last = (first + PART).min(keys) - 1;
+                self.ask(&["EVAL", WRITE, "0", &first.to_string(), &last.to_string()]);
+                at_work &= self.ask(&["INFO", "persistence"]).contains("rdb_bgsave_in_progress:1");
+                meanwhile += u32::from(at_work);
+            }
+        }
         assert!(self.ask(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:ok"));
+        meanwhile
     }
 
     fn shut_down(mut self) {
@@ -307,36 +320,39 @@ impl Redis {
     }
 }
 
-/// The digest of a data set, of the same data set after it was saved and loaded, and the server's peak.
-fn redis_digest(keys: u32, ramfold: Option<&Ramfold>) -> (String, u64) {
+/// The digests of a data set, before it is saved and after it was written to meanwhile, and the server's peak before that.
+/// What was saved is loaded by a server without ramfold, and is what was there when saving began.
+fn redis_digests(keys: u32, ramfold: Option<&Ramfold>) -> ([String; 2], u64) {
     const CHANGE: &str = "for i = 0, ARGV[1] - 1, 7 do redis.call('SET', 'key:' .. i, string.rep(i, 20)) end";
     let scratch = scratch();
     let mut redis = Redis::start(scratch.path(), ramfold);
     let sampler = Sampler::start(redis.server.child.id(), ramfold.map_or(u64::MAX, Ramfold::bound));
-    let keys = keys.to_string();
-    assert_eq!(redis.ask(&["DEBUG", "POPULATE", &keys, "key", "200"]), "OK");
-    redis.ask(&["EVAL", CHANGE, "0", &keys]);
+    let count = keys.to_string();
+    assert_eq!(redis.ask(&["DEBUG", "POPULATE", &count, "key", "200"]), "OK");
+    redis.ask(&["EVAL", CHANGE, "0", &count]);
     let digest = redis.ask(&["DEBUG", "DIGEST"]);
     assert_eq!(digest.len(), 40, "DEBUG DIGEST: {digest}");
     let peak = sampler.stop();
-    redis.save_in_background();
-    assert_eq!(redis.ask(&["DEBUG", "DIGEST"]), digest);
+    let meanwhile = redis.save_in_background(keys);
+    assert!(meanwhile > 0, "nothing was written while the child was at work");
+    let written = redis.ask(&["DEBUG", "DIGEST"]);
+    assert!(written.len() == 40 && written != digest, "DEBUG DIGEST: {written}");
     redis.shut_down();
     let loaded = Redis::start(scratch.path(), None);
     assert_eq!(loaded.ask(&["DEBUG", "DIGEST"]), digest, "what the child saved differs");
     loaded.shut_down();
-    (digest, peak)
+    ([digest, written], peak)
 }
 
 fn redis_in_shares(keys: u32, shares: &[u64], option_sets: &[&[&str]]) {
-    let (expected, plain_peak) = redis_digest(keys, None);
+    let (expected, plain_peak) = redis_digests(keys, None);
     eprintln!("redis, plain: peak {} MiB", plain_peak / MIB);
     for share in shares {
         for options in option_sets {
             let ramfold = Ramfold::new(plain_peak / share, options);
-            let (digest, peak) = redis_digest(keys, Some(&ramfold));
+            let (digests, peak) = redis_digests(keys, Some(&ramfold));
             eprintln!("redis, 1/{share} {options:?}: peak {} MiB", peak / MIB);
-            assert_eq!(digest, expected);
+            assert_eq!(digests, expected);
             assert!(peak <= ramfold.bound(), "redis: {} MiB resident", peak / MIB);
         }
     }
