@@ -18,7 +18,7 @@ pub mod stats;
 mod swap;
 mod unmanaged;
 
-pub use options::Options;
+pub use options::{MIN_LIMIT, Options};
 
 use crate::failure::{Failure, say};
 use metrics::Metrics;

@@ -4,6 +4,7 @@ use super::Aim;
 use super::kernel::Kernel;
 use super::plan::{Plan, Settings};
 use crate::inspect::report::{bytes, duplicates};
+use crate::run::MIN_LIMIT;
 use crate::survey::Survey;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -16,7 +17,7 @@ const MIB: f64 = 1024.0 * 1024.0;
 pub fn text(survey: &Survey, aim: &Aim, plan: &Plan, kernel: &Kernel) -> String {
     let mut lines = vec![
         format!("memory   {}", memory(survey, aim)),
-        format!("ramfold  {}\n         {}", command(&plan.ramfold), expected(&plan.ramfold)),
+        format!("ramfold  {}", ramfold(&plan.ramfold)),
         format!("zram     {}", plan.zram.as_ref().map_or_else(no_zram, named)),
         format!("zswap    {}", plan.zswap.as_ref().map_or_else(no_zswap, named)),
         format!("choose   {}", choice(plan, kernel)),
@@ -49,13 +50,27 @@ fn memory(survey: &Survey, aim: &Aim) -> String {
     )
 }
 
-fn command(ramfold: &Settings) -> String {
-    format!(
-        "ramfold run -m {:.0}M --compressor {} --recomp-algorithm none --max-pool-percent {:.0} -- PROGRAM",
-        (ramfold.limit / MIB).ceil(),
-        ramfold.compressor,
-        ramfold.max_pool_percent()
-    )
+fn ramfold(settings: &Settings) -> String {
+    match command(settings) {
+        Some(command) => format!("{command}\n         {}", expected(settings)),
+        None => format!(
+            "ramfold run takes no limit below {}: for so little memory it is of no use",
+            bytes(MIN_LIMIT as f64)
+        ),
+    }
+}
+
+/// None if the limit is less than `ramfold run` takes.
+fn command(ramfold: &Settings) -> Option<String> {
+    let runs = ramfold.limit >= MIN_LIMIT as f64;
+    runs.then(|| {
+        format!(
+            "ramfold run -m {:.0}M --compressor {} --recomp-algorithm none --max-pool-percent {:.0} -- PROGRAM",
+            (ramfold.limit / MIB).ceil(),
+            ramfold.compressor,
+            ramfold.max_pool_percent()
+        )
+    })
 }
 
 fn expected(settings: &Settings) -> String {
@@ -91,8 +106,12 @@ fn choice(plan: &Plan, kernel: &Kernel) -> String {
         (Some(zswap), _) if kernel.disk_swap => ("zswap", zswap),
         (_, Some(zram)) => ("zram", zram),
         (Some(zswap), None) => ("zswap", zswap),
+        (None, None) if command(own).is_none() => return "none of them: leave it as it is".into(),
         (None, None) => return "ramfold run: this kernel offers neither zram nor zswap".into(),
     };
+    if command(own).is_none() {
+        return format!("{name} if you are root and mean the whole machine; else leave it as it is");
+    }
     let (ours, theirs) = (own.whole_pool, other.whole_pool);
     if ours < theirs * DENSER {
         return format!(

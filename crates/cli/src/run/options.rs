@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// The smallest limit: below it a process's own tables and reserve leave no room for its pages.
-const MIN_LIMIT: u64 = 16 << 20;
+pub const MIN_LIMIT: u64 = 16 << 20;
 /// The swap file's bound in multiples of the limit.
 const SWAP_FACTOR: u64 = 4;
 
