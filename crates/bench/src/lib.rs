@@ -6,6 +6,7 @@ pub mod build_table;
 pub mod cgroup;
 pub mod comparison;
 pub mod histogram;
+pub mod inversion;
 pub mod kernel_swap;
 pub mod measure;
 pub mod options;

@@ -1,4 +1,5 @@
-//! The measurements that the ideas of ramfold come from, made anew: `seeds ageing FILE`, `seeds sharing [PROCESSES]`.
+//! The measurements that the ideas of ramfold come from, made anew: `seeds ageing FILE`, `seeds sharing [PROCESSES]`,
+//! `seeds inversion RAMFOLD`.
 //!
 //! ageing: zbud, zsmalloc and xvmalloc as a half-full device grows old (Vitaly Wool, Embedded Linux Conference 2016). In
 //! each of 40 rounds a tenth of the pages moves to other random sectors and as many are read; what counts is how
@@ -8,6 +9,9 @@
 //! looking for them costs a store (Srividya Desireddy, zswap patches of 2016). The processes are Python programs with the
 //! same modules and different data: once as they are, once without random addresses and hashes (`setarch -R`), which
 //! otherwise make every page with a pointer another.
+//!
+//! inversion: what a pool that is full does to a program under `ramfold run` ([`ramfold_bench::inversion`]). RAMFOLD is the
+//! binary.
 
 use anyhow::{Context, Result, bail, ensure};
 use ramfold::{Config, PAGE_SIZE, Page};
@@ -38,7 +42,11 @@ fn main() -> Result<()> {
         ["ageing", file] => ageing(&read(&[Target::File(file.into())])?),
         ["sharing"] => sharing(16),
         ["sharing", count] => sharing(count.parse().context("PROCESSES is a number")?),
-        _ => bail!("usage: seeds ageing FILE | seeds sharing [PROCESSES]"),
+        ["inversion", ramfold] => {
+            print!("{}", ramfold_bench::inversion::table(ramfold.as_ref())?);
+            Ok(())
+        }
+        _ => bail!("usage: seeds ageing FILE | seeds sharing [PROCESSES] | seeds inversion RAMFOLD"),
     }
 }
 

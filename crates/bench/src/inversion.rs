@@ -1,0 +1,79 @@
+//! What a full pool does, for real: a program under `ramfold run` whose pool is too small for what leaves it.
+//!
+//! In the kernel's zswap before 2023 a pool at its limit wrote one page back for each wake-up and refused what was newer, so
+//! that the newest pages went to disk and the oldest stayed: worse than no pool (Vitaly Wool, Domenico Cerasuolo, "mm:
+//! zswap: shrink until can accept", May 2023). `ramfold run` has no way past its pool: what the store refuses stays
+//! resident until room is made. So the settings compared here are those that come nearest: next to no pool, writing
+//! back no more than room is needed for (an accept threshold of 100 percent), and until accepted.
+
+use crate::comparison::columns;
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// Mebibytes that the program touches, and that it may have.
+const TOUCHED: &str = "256";
+const LIMIT: &str = "112M";
+const ROUNDS: usize = 3;
+
+/// What is compared: `--max-pool-percent` and `--accept-threshold-percent`.
+const SETTINGS: [(&str, &str, &str); 4] = [
+    ("next to no pool", "1", "90"),
+    ("no more than needed", "25", "100"),
+    ("until accepted", "25", "90"),
+    ("a pool that is never full", "70", "90"),
+];
+
+/// What one run gave.
+struct Outcome {
+    rate: f64,
+    stats: Value,
+}
+
+/// The table; settings take turns, medians by rate.
+///
+/// # Errors
+/// A program that is missing or fails.
+pub fn table(ramfold: &Path) -> Result<String> {
+    let mut outcomes: [Vec<Outcome>; SETTINGS.len()] = Default::default();
+    for _ in 0..ROUNDS {
+        for ((_, pool, accept), outcomes) in SETTINGS.iter().zip(&mut outcomes) {
+            outcomes.push(run(ramfold, pool, accept)?);
+        }
+    }
+    let heading = ["setting", "pool %", "accept %", "touches/s", "reads", "written back", "limit hit"];
+    let mut lines = vec![heading.map(str::to_owned)];
+    for ((name, pool, accept), mut outcomes) in SETTINGS.into_iter().zip(outcomes) {
+        outcomes.sort_by(|a, b| a.rate.total_cmp(&b.rate));
+        let median = &outcomes[ROUNDS / 2];
+        let count = |name: &str| median.stats[name].to_string();
+        lines.push([
+            name.to_owned(),
+            pool.to_owned(),
+            accept.to_owned(),
+            format!("{:.0}", median.rate),
+            count("tier_loads"),
+            count("written_back_pages"),
+            count("pool_limit_hit"),
+        ]);
+    }
+    Ok(columns(&lines, &[0]))
+}
+
+fn run(ramfold: &Path, pool: &str, accept: &str) -> Result<Outcome> {
+    let directory = std::env::temp_dir().join(format!("ramfold-inversion-{}", std::process::id()));
+    std::fs::create_dir_all(&directory)?;
+    let stats = directory.join("stats.json");
+    let workload = std::env::current_exe()?.with_file_name("workload");
+    let mut command = Command::new(ramfold);
+    command.args(["run", "-m", LIMIT, "--max-pool-percent", pool, "--accept-threshold-percent", accept]);
+    command.arg("--stats").arg(&stats).arg("--").arg(workload).args(["zipf", "--mib", TOUCHED]);
+    let output = command.output().with_context(|| format!("{}", ramfold.display()))?;
+    ensure!(output.status.success(), "ramfold run: {}", String::from_utf8_lossy(&output.stderr));
+    let result: Value = serde_json::from_slice(&output.stdout)?;
+    let read = std::fs::read_to_string(&stats)?;
+    std::fs::remove_dir_all(&directory)?;
+    let rate = result["rate"].as_f64().context("the workload prints its rate")?;
+    Ok(Outcome { rate, stats: serde_json::from_str(&read)? })
+}
