@@ -1,8 +1,7 @@
 //! A wake-up call for one waiting thread, by futex: calls are never lost and cost nothing while it is awake.
 
+use crate::futex::{self, AtomicU32, Ordering};
 use crate::sys::now_ns;
-use rustix::thread::{Timespec, futex};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const IDLE: u32 = 0;
@@ -14,12 +13,11 @@ const CALLED: u32 = 2;
 pub(crate) struct Event<const SHARED: bool = false>(AtomicU32);
 
 impl<const SHARED: bool> Event<SHARED> {
-    const FLAGS: futex::Flags = if SHARED { futex::Flags::empty() } else { futex::Flags::PRIVATE };
-
     /// Ends the present or the next `wait`.
     pub(crate) fn call(&self) {
-        if self.0.load(Ordering::Relaxed) != CALLED && self.0.swap(CALLED, Ordering::Release) == WAITING {
-            let _ = futex::wake(&self.0, Self::FLAGS, 1);
+        // Even if it is called already: who is awake may have looked before this caller's work was there to see.
+        if self.0.swap(CALLED, Ordering::Release) == WAITING {
+            futex::wake::<SHARED>(&self.0, 1);
         }
     }
 
@@ -42,13 +40,10 @@ impl<const SHARED: bool> Event<SHARED> {
     /// Waits for a call, or until the time is over.
     pub(crate) fn wait(&self, timeout: Duration) {
         if self.0.compare_exchange(IDLE, WAITING, Ordering::Acquire, Ordering::Acquire).is_ok() {
-            let timeout = Timespec {
-                tv_sec: timeout.as_secs().cast_signed(),
-                tv_nsec: i64::from(timeout.subsec_nanos()),
-            };
-            let _ = futex::wait(&self.0, Self::FLAGS, WAITING, Some(&timeout));
+            futex::wait::<SHARED>(&self.0, WAITING, Some(timeout));
         }
-        self.0.store(IDLE, Ordering::Release);
+        // Takes up the last call, and with it what the caller has done.
+        self.0.swap(IDLE, Ordering::Acquire);
     }
 
     /// Forgets calls and waiters: in a forked child, where the waiter no longer exists.

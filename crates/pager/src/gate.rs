@@ -8,9 +8,7 @@
 //! A thread must not enter twice, and must not touch managed memory while inside (it would wait for a fault
 //! handler that cannot enter).
 
-use crate::sys;
-use rustix::thread::futex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::futex::{self, AtomicU32, Ordering};
 
 const CLOSED: u32 = 1 << 31;
 
@@ -56,7 +54,7 @@ impl Gate {
     /// Ends `close`.
     pub(crate) fn open(&self) {
         self.0.fetch_and(!CLOSED, Ordering::Release);
-        sys::wake_all(&self.0);
+        futex::wake::<false>(&self.0, futex::ALL);
     }
 
     /// Ends `close` in a forked child, where those who waited no longer exist.
@@ -67,7 +65,7 @@ impl Gate {
     fn leave(&self) {
         let seen = self.0.fetch_sub(1, Ordering::Release);
         if seen == (CLOSED | 1) {
-            sys::wake_all(&self.0);
+            futex::wake::<false>(&self.0, futex::ALL);
         }
     }
 
@@ -77,8 +75,7 @@ impl Gate {
             if !blocked(now) {
                 return;
             }
-            // An early return (the value changed, a signal) only means another look.
-            let _ = futex::wait(&self.0, futex::Flags::PRIVATE, now, None);
+            futex::wait::<false>(&self.0, now, None);
         }
     }
 }
@@ -92,36 +89,5 @@ impl Drop for Closed<'_> {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         self.0.leave();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::AtomicBool;
-
-    #[test]
-    fn nobody_is_inside_while_the_gate_is_closed() {
-        let gate = Gate::default();
-        let closed = AtomicBool::new(false);
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        let _inside = gate.enter();
-                        assert!(!closed.load(Ordering::SeqCst));
-                    }
-                });
-            }
-            for _ in 0..2000 {
-                gate.close();
-                closed.store(true, Ordering::SeqCst);
-                std::hint::spin_loop();
-                closed.store(false, Ordering::SeqCst);
-                gate.open();
-            }
-            stop.store(true, Ordering::Relaxed);
-        });
     }
 }

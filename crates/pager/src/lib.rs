@@ -17,6 +17,7 @@ mod fault;
 mod fds;
 mod fork;
 mod fresh;
+mod futex;
 mod gate;
 mod guard;
 mod mapping;

@@ -1,9 +1,7 @@
 //! Whether memory is managed yet. The change from plain to managed, and a fork, exclude each other: a child never finds
 //! it half done, with the thread that was at it left behind in the parent.
 
-use crate::sys;
-use rustix::thread::futex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::futex::{self, AtomicU32, Ordering};
 
 /// Nothing is managed, and need not be.
 const PLAIN: u32 = 0;
@@ -38,7 +36,7 @@ impl Phase {
     /// Management has begun.
     pub(crate) fn finish(&self) {
         self.0.store(MANAGED, Ordering::Release);
-        sys::wake_all(&self.0);
+        futex::wake::<false>(&self.0, futex::ALL);
     }
 
     /// Waits for a change that is under way, and keeps another from beginning until `release`.
@@ -46,10 +44,7 @@ impl Phase {
         loop {
             match self.0.load(Ordering::Acquire) {
                 MANAGED => return,
-                CHANGING => {
-                    // An early return only means another look.
-                    let _ = futex::wait(&self.0, futex::Flags::PRIVATE, CHANGING, None);
-                }
+                CHANGING => futex::wait::<false>(&self.0, CHANGING, None),
                 seen if self.swap(seen, CHANGING) => return,
                 _ => {}
             }
@@ -59,7 +54,7 @@ impl Phase {
     /// Ends `hold`. Whether management is due has to be found out anew.
     pub(crate) fn release(&self) {
         if self.swap(CHANGING, PLAIN) {
-            sys::wake_all(&self.0);
+            futex::wake::<false>(&self.0, futex::ALL);
         }
     }
 

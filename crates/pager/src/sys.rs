@@ -5,11 +5,9 @@
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
-use rustix::thread::futex;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32;
 
 pub(crate) const PAGE: usize = ramfold::PAGE_SIZE;
 
@@ -247,11 +245,6 @@ pub(crate) fn take_signal(signal: i32) {
         libc::sigaddset(set.as_mut_ptr(), signal);
         libc::sigtimedwait(set.as_ptr(), std::ptr::null_mut(), &raw const now);
     }
-}
-
-/// Wakes all who wait for the word by futex. The kernel takes the count as an int: more than that would be one.
-pub(crate) fn wake_all(word: &AtomicU32) {
-    let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX.cast_unsigned());
 }
 
 /// Time that only goes forward, in nanoseconds.

@@ -1,0 +1,156 @@
+//! The pager's gate, events and phases in every order of their steps, under [loom](https://docs.rs/loom).
+//!
+//! The very files of the pager are compiled here with other neighbours: `futex` is a model, which never forgets a sleeper
+//! and never wakes one early, and has no timeouts. A call that is lost is then a thread that sleeps for ever, and loom says so;
+//! memory that two threads reach at once, or one before it sees what the other wrote, is found by loom's cells.
+//!
+//! Price: three threads at most, and as few steps as can be.
+#![cfg(test)]
+#![allow(dead_code, unreachable_pub, reason = "the files have more than is tried here")]
+
+#[path = "../../pager/src/event.rs"]
+mod event;
+mod futex;
+#[path = "../../pager/src/gate.rs"]
+mod gate;
+#[path = "../../pager/src/phase.rs"]
+mod phase;
+
+/// What the files ask of the pager's system calls.
+mod sys {
+    pub fn now_ns() -> u64 {
+        0
+    }
+}
+
+use event::Event;
+use gate::Gate;
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+use phase::Phase;
+use std::time::Duration;
+
+/// Tries every order with up to three changes of thread where none is needed: errors need no more, as a rule
+/// (Musuvathi and Qadeer, PLDI 2007).
+fn model(steps: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(steps);
+}
+
+/// Memory that loom watches.
+#[derive(Default)]
+struct Watched(UnsafeCell<u32>);
+
+// SAFETY: loom fails the test when two threads reach it without an order between them.
+unsafe impl Sync for Watched {}
+
+impl Watched {
+    fn add(&self) {
+        // SAFETY: as above.
+        self.0.with_mut(|value| unsafe { *value += 1 });
+    }
+
+    fn get(&self) -> u32 {
+        // SAFETY: as above.
+        self.0.with(|value| unsafe { *value })
+    }
+}
+
+#[test]
+fn who_closes_the_gate_is_alone_and_sees_what_was_done_inside() {
+    model(|| {
+        let shared = Arc::new((Gate::default(), [Watched::default(), Watched::default()]));
+        let workers = [0, 1].map(|own| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (gate, watched) = &*shared;
+                let _inside = gate.enter();
+                watched[own].add();
+            })
+        });
+        let (gate, watched) = &*shared;
+        gate.close();
+        watched.iter().for_each(Watched::add);
+        gate.open();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        assert_eq!([watched[0].get(), watched[1].get()], [2, 2]);
+    });
+}
+
+#[test]
+fn two_who_close_the_gate_take_turns() {
+    model(|| {
+        let shared = Arc::new((Gate::default(), Watched::default()));
+        let close = |shared: &(Gate, Watched)| {
+            let _closed = shared.0.close_scoped();
+            shared.1.add();
+        };
+        let other = Arc::clone(&shared);
+        let other = thread::spawn(move || close(&other));
+        close(&shared);
+        other.join().unwrap();
+        let _inside = shared.0.enter();
+        assert_eq!(shared.1.get(), 2);
+    });
+}
+
+/// Two callers leave work and call; who is called does work until it has done both.
+#[test]
+fn no_call_is_lost() {
+    model(|| {
+        let shared =
+            Arc::new((Event::<false>::default(), [futex::AtomicU32::new(0), futex::AtomicU32::new(0)]));
+        let callers = [0, 1].map(|own| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                shared.1[own].store(1, futex::Ordering::Relaxed);
+                shared.0.call();
+            })
+        });
+        let done = || shared.1.iter().all(|work| work.load(futex::Ordering::Relaxed) == 1);
+        while !done() {
+            shared.0.wait(Duration::MAX);
+        }
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
+    });
+}
+
+#[test]
+fn a_fork_and_the_beginning_of_management_exclude_each_other() {
+    model(|| {
+        let shared = Arc::new((Phase::default(), Watched::default()));
+        let other = Arc::clone(&shared);
+        let manager = thread::spawn(move || {
+            let (phase, watched) = &*other;
+            phase.set_due();
+            if phase.begin() {
+                watched.add();
+                phase.finish();
+            }
+        });
+        let (phase, watched) = &*shared;
+        phase.hold();
+        watched.get();
+        phase.release();
+        manager.join().unwrap();
+    });
+}
+
+#[test]
+fn two_forks_wait_for_each_other() {
+    model(|| {
+        let shared = Arc::new((Phase::default(), Watched::default()));
+        let fork = |(phase, watched): &(Phase, Watched)| {
+            phase.hold();
+            watched.add();
+            phase.release();
+        };
+        let other = Arc::clone(&shared);
+        let other = thread::spawn(move || fork(&other));
+        fork(&shared);
+        other.join().unwrap();
+        assert_eq!(shared.1.get(), 2);
+    });
+}
