@@ -22,7 +22,7 @@ const SETTINGS: [(&str, &str, &str); 4] = [
     ("next to no pool", "1", "90"),
     ("no more than needed", "25", "100"),
     ("until accepted", "25", "90"),
-    ("a pool that is never full", "70", "90"),
+    ("a large pool", "70", "90"),
 ];
 
 /// What one run gave.
