@@ -65,7 +65,8 @@ struct Idle {
 struct NoRoom;
 
 impl Store {
-    /// Goes on with a sweep until `most` idle pages have been tried, or as much was looked at as takes that long. Does nothing if no dense codec was chosen.
+    /// Goes on with a sweep until `most` idle pages have been tried, or as much was looked at as takes that long. Does
+    /// nothing if no dense codec was chosen.
     pub fn recompress(&self, most: usize, sweep: &mut Sweep) -> Recompressed {
         let mut done = Recompressed::default();
         let Some(dense) = self.dense() else { return Recompressed { swept: true, ..done } };

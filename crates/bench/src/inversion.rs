@@ -7,6 +7,7 @@
 //! back no more than room is needed for (an accept threshold of 100 percent), and until accepted.
 
 use crate::comparison::columns;
+use crate::suite::own_program;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::path::Path;
@@ -65,10 +66,14 @@ fn run(ramfold: &Path, pool: &str, accept: &str) -> Result<Outcome> {
     let directory = std::env::temp_dir().join(format!("ramfold-inversion-{}", std::process::id()));
     std::fs::create_dir_all(&directory)?;
     let stats = directory.join("stats.json");
-    let workload = std::env::current_exe()?.with_file_name("workload");
     let mut command = Command::new(ramfold);
     command.args(["run", "-m", LIMIT, "--max-pool-percent", pool, "--accept-threshold-percent", accept]);
-    command.arg("--stats").arg(&stats).arg("--").arg(workload).args(["zipf", "--mib", TOUCHED]);
+    command
+        .arg("--stats")
+        .arg(&stats)
+        .arg("--")
+        .arg(own_program("workload")?)
+        .args(["zipf", "--mib", TOUCHED]);
     let output = command.output().with_context(|| format!("{}", ramfold.display()))?;
     ensure!(output.status.success(), "ramfold run: {}", String::from_utf8_lossy(&output.stderr));
     let result: Value = serde_json::from_slice(&output.stdout)?;

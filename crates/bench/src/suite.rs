@@ -128,7 +128,7 @@ impl Scale {
 }
 
 /// A program that was built beside this one.
-fn own_program(name: &str) -> Result<String> {
+pub(crate) fn own_program(name: &str) -> Result<String> {
     let path = std::env::current_exe()?.with_file_name(name);
     ensure!(
         Path::new(&path).exists(),

@@ -8,7 +8,7 @@
 //! Waldspurger, Park, Garthwaite, Ahmad, FAST 2015). With some thousand pages the error is about a percent.
 
 use crate::random::mix;
-use crate::trace::Operation;
+use crate::trace::{Operation, given_up};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -69,7 +69,9 @@ pub fn curve_at(operations: &[Operation], pages: u64, rate: f64) -> Vec<Point> {
                     *hits.entry(distance).or_default() += 1.0;
                 }
             }
-            Operation::Discard(from, count) => stack.forget_all(*from, *count),
+            Operation::Discard(from, count) => {
+                given_up(*from, *count, &stack.last).into_iter().for_each(|page| stack.forget(page));
+            }
             _ => {}
         }
     }
@@ -119,15 +121,6 @@ impl Stack {
         });
         self.add(self.now, 1);
         distance
-    }
-
-    fn forget_all(&mut self, from: u64, count: u64) {
-        let given_up = from..from.saturating_add(count);
-        if count <= self.last.len() as u64 {
-            return given_up.for_each(|page| self.forget(page));
-        }
-        let pages: Vec<u64> = self.last.keys().copied().filter(|page| given_up.contains(page)).collect();
-        pages.into_iter().for_each(|page| self.forget(page));
     }
 
     fn forget(&mut self, page: u64) {

@@ -16,7 +16,7 @@ mod keeper;
 mod lru;
 
 use crate::shelf::ShelfError;
-use crate::trace::{DEFAULT_BYTES, Operation};
+use crate::trace::{DEFAULT_BYTES, Operation, given_up};
 use keeper::{Keeper, Model, Nothing, Place, Real};
 use lru::Lru;
 use ramfold::PAGE_SIZE;
@@ -210,7 +210,9 @@ pub fn replay(operations: &[Operation], settings: &Settings) -> Result<Outcome, 
             Operation::Read(page) => replay.touch(page, None)?,
             Operation::Write(page, bytes) => replay.touch(page, Some(bytes))?,
             Operation::Size(page, bytes) => replay.learn(page, bytes),
-            Operation::Discard(from, count) => replay.discard_all(from, count),
+            Operation::Discard(from, count) => {
+                given_up(from, count, &replay.known).into_iter().for_each(|page| replay.discard(page));
+            }
             Operation::Work(ns) => replay.now += ns as f64 / 1000.0,
         }
     }
@@ -299,15 +301,6 @@ impl Replay<'_> {
             self.known.insert(page, Known { bytes, dirty: true });
             self.resident.touch(page);
         }
-    }
-
-    fn discard_all(&mut self, from: u64, count: u64) {
-        let given_up = from..from.saturating_add(count);
-        if count <= self.known.len() as u64 {
-            return given_up.for_each(|page| self.discard(page));
-        }
-        let pages: Vec<u64> = self.known.keys().copied().filter(|page| given_up.contains(page)).collect();
-        pages.into_iter().for_each(|page| self.discard(page));
     }
 
     fn discard(&mut self, page: u64) {

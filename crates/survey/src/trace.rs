@@ -18,6 +18,7 @@
 //! A run of touches to one page is one touch: what matters is the order in which pages are needed. `ramfold run --trace`
 //! writes what the pager sees: touches of pages that were away, with those that came along, and what pages compressed to when they left.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io::BufRead;
 
@@ -95,7 +96,10 @@ fn operation(text: &str) -> Option<Operation> {
     let is_page = value < MOST_PAGES;
     let operation = match name {
         "r" if is_page && more.is_none() => Operation::Read(value),
-        "w" if is_page => Operation::Write(value, more.map(|bytes| size(bytes).ok_or(())).transpose().ok()?),
+        "w" if is_page => match more {
+            None => Operation::Write(value, None),
+            Some(bytes) => Operation::Write(value, Some(size(bytes)?)),
+        },
         "c" if is_page => Operation::Size(value, size(more?)?),
         "d" if is_page => Operation::Discard(value, more.map_or(Some(1), |count| count.parse().ok())?),
         "t" if more.is_none() => Operation::Work(value),
@@ -119,6 +123,16 @@ impl fmt::Display for Operation {
             Self::Discard(page, count) => write!(f, "d {page} {count}"),
             Self::Work(ns) => write!(f, "t {ns}"),
         }
+    }
+}
+
+/// Those of the known pages that [`Operation::Discard`] gives up, which may name many more.
+pub(crate) fn given_up<T>(from: u64, count: u64, known: &HashMap<u64, T>) -> Vec<u64> {
+    let pages = from..from.saturating_add(count);
+    if count <= known.len() as u64 {
+        pages.filter(|page| known.contains_key(page)).collect()
+    } else {
+        known.keys().copied().filter(|page| pages.contains(page)).collect()
     }
 }
 
