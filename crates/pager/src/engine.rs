@@ -10,6 +10,7 @@
 
 use crate::books::Books;
 use crate::event::Event;
+use crate::fresh::Density;
 use crate::gate::Gate;
 use crate::pager::Reservation;
 use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, Group, Pages, State};
@@ -70,6 +71,8 @@ pub(crate) struct Engine {
     /// Evictions in a tick of the clock: a sixteenth of the pages that the limit holds.
     tick: u64,
     pub(crate) queue: Queue,
+    /// Noted by the evictors, for the handler.
+    pub(crate) density: Density,
     books: Mutex<Books>,
 }
 
@@ -137,6 +140,7 @@ impl Engine {
             evictions: AtomicU64::new(0),
             tick,
             queue: Queue::default(),
+            density: Density::default(),
             books: Mutex::default(),
         })
     }

@@ -20,6 +20,7 @@ use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::segment::Counter;
 use crate::space::Kind;
 use crate::sys::{self, PAGE, PageEntry};
+use ramfold::page::same_filled;
 use ramfold::{Page, Scratch};
 use rustix::io::Errno;
 use std::ops::Range;
@@ -164,9 +165,11 @@ impl Evictor {
 
     fn store(&mut self, engine: &Engine, index: usize) {
         let detached = &mut self.batch[index];
+        let mut zeros = 0;
         for bit in bits(detached.pages) {
             let page = staged_page(engine.staging.addr(detached.place) + bit * PAGE);
             let key = engine.key(detached.blocks.start * BLOCK_PAGES + bit);
+            zeros += usize::from(same_filled(page) == Some(0));
             if engine.store.store(key, page, &mut self.scratch).is_ok() {
                 detached.stored |= 1 << bit;
                 engine.trace.iter().for_each(|trace| trace.left(key.index, engine.store.stored_len(key)));
@@ -176,6 +179,7 @@ impl Evictor {
                 engine.enter_usage();
             }
         }
+        engine.density.left(detached.pages.count_ones() as usize, zeros);
     }
 }
 

@@ -3,7 +3,8 @@
 //! A first touch costs the kernel half a microsecond and the pager fifteen; and the program may go on, when it is woken, on
 //! another core, away from its caches. Programs that grow touch their memory densely, upwards or downwards, so the
 //! untouched pages around the page are wanted soon. How many come along depends on what is left of the limit: frames that
-//! nobody comes to use are not missed while there is plenty, and must be evicted where there is not.
+//! nobody comes to use are not missed while there is plenty. Where there is not, it depends on how many such frames there
+//! were: they leave as zeros ([`Density`]).
 //!
 //! Guarantee: what is given is counted, and pages that have contents are left as they are.
 
@@ -16,14 +17,53 @@ use crate::uffd::{Fault, Progress};
 use ramfold::{PAGE_SIZE, Page};
 use rustix::io::Errno;
 use std::ops::{Range, RangeInclusive};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Fewest pages that are given together while there is room at all, and most. More would do no harm to a compiler whose
-/// memory is short, but to a sparse table.
-const PAGES: RangeInclusive<usize> = BLOCK_PAGES / 4..=4 * BLOCK_PAGES;
+/// Most pages that are given together.
+const MOST: usize = 4 * BLOCK_PAGES;
+/// Fewest, while there is room at all: so many where memory is touched densely, down to so few where it is not.
+const LEAST: RangeInclusive<usize> = BLOCK_PAGES / 4..=BLOCK_PAGES;
 /// Together they are at most this part of what is left of the limit; other processes may give at the same time.
 const PART: usize = 256;
 /// Times as many where they are touched in sequence.
 const IN_SEQUENCE: usize = 4;
+
+/// How densely the program uses what it is given. Of a sparse table, most of what is given with its pages leaves as it came.
+#[derive(Debug)]
+pub(crate) struct Density {
+    /// Fewest pages that are given together.
+    least: AtomicUsize,
+    /// Pages that left since `least` was looked at, and those of them that were zeros.
+    left: AtomicUsize,
+    zeros: AtomicUsize,
+}
+
+impl Default for Density {
+    fn default() -> Self {
+        Self { least: AtomicUsize::new(*LEAST.end()), left: AtomicUsize::new(0), zeros: AtomicUsize::new(0) }
+    }
+}
+
+impl Density {
+    /// Pages after which to look.
+    const LONG: usize = 512;
+
+    /// So many pages leave, of which so many are zeros.
+    pub(crate) fn left(&self, pages: usize, zeros: usize) {
+        let zeros = self.zeros.fetch_add(zeros, Relaxed) + zeros;
+        if self.left.fetch_add(pages, Relaxed) + pages < Self::LONG {
+            return;
+        }
+        let (left, least) = (self.left.swap(0, Relaxed), self.least.load(Relaxed));
+        self.zeros.store(0, Relaxed);
+        let least = match zeros {
+            _ if zeros > left / 4 => least / 2,
+            _ if zeros < left / 16 => least * 2,
+            _ => least,
+        };
+        self.least.store(least.clamp(*LEAST.start(), *LEAST.end()), Relaxed);
+    }
+}
 
 /// Resolves first touches.
 pub(crate) struct Fresh {
@@ -94,7 +134,7 @@ fn take(engine: &Engine, group: &Group<'_>, first: usize, progress: Progress) ->
 /// What to give for a touch of `page`: the pages about it, all in its group, that have no contents.
 fn around(engine: &Engine, group: &Group<'_>, page: usize, streams: &mut Streams) -> Range<usize> {
     let left = engine.left();
-    let unit = unit(left);
+    let unit = unit(left, engine.density.least.load(Relaxed));
     let most = (IN_SEQUENCE * unit).min(GROUP_PAGES - page % GROUP_PAGES);
     let window = streams.ahead(page, most, |page| engine.pages.seems_framed(page)).pages;
     let start = page / unit * unit;
@@ -106,10 +146,10 @@ fn around(engine: &Engine, group: &Group<'_>, page: usize, streams: &mut Streams
     page - before..page + 1 + after
 }
 
-/// How many pages are given together, a power of two, where so many bytes are left of the limit.
-fn unit(left: u64) -> usize {
+/// How many pages are given together, a power of two and no fewer than `least`, where so many bytes are left of the limit.
+fn unit(left: u64, least: usize) -> usize {
     let pages = usize::try_from(left).unwrap_or(usize::MAX) / PAGE / PART;
-    1 << pages.clamp(*PAGES.start(), *PAGES.end()).ilog2()
+    1 << pages.clamp(least, MOST).ilog2()
 }
 
 #[cfg(test)]
@@ -118,8 +158,23 @@ mod tests {
 
     #[test]
     fn less_is_given_when_less_is_left() {
-        let units = [0, 4, 10, 16, 60, 64, 10_000].map(|mib| unit(mib << 20));
+        let units = [0, 4, 10, 16, 60, 64, 10_000].map(|mib| unit(mib << 20, 4));
         assert_eq!(units, [4, 4, 8, 16, 32, 64, 64]);
+        assert_eq!([0, 10, 60].map(|mib| unit(mib << 20, 16)), [16, 16, 32]);
+    }
+
+    #[test]
+    fn less_is_given_while_much_leaves_as_zeros() {
+        let density = Density::default();
+        let least_after = |pages, zeros| {
+            density.left(pages, zeros);
+            density.least.load(Relaxed)
+        };
+        assert_eq!(least_after(511, 400), 16, "too few to tell");
+        assert_eq!(least_after(1, 0), 8);
+        assert_eq!([least_after(600, 500), least_after(600, 500)], [4, 4]);
+        assert_eq!(least_after(600, 100), 4, "neither much nor little");
+        assert_eq!([0; 3].map(|zeros| least_after(600, zeros)), [8, 16, 16]);
     }
 
     #[test]
