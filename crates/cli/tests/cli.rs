@@ -115,12 +115,19 @@ struct Listener {
 
 impl Listener {
     fn start(script: &str) -> Self {
-        let mut ramfold = command(LIMIT)
-            .args(["sh", "-c", script])
-            .stdout(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .unwrap();
+        let mut command = command(LIMIT);
+        command.args(["sh", "-c", script]).stdout(Stdio::piped()).process_group(0);
+        // SAFETY: signal() may be called between fork and exec.
+        unsafe {
+            // A shell cannot trap what was ignored when it began, as under nohup.
+            command.pre_exec(|| {
+                [libc::SIGHUP, libc::SIGINT]
+                    .iter()
+                    .for_each(|&signal| _ = libc::signal(signal, libc::SIG_DFL));
+                Ok(())
+            });
+        }
+        let mut ramfold = command.spawn().unwrap();
         let mut lines = BufReader::new(ramfold.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "ready");
         Self { ramfold, lines }
