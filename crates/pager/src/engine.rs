@@ -24,7 +24,7 @@ use crate::usage::Usage;
 use crate::{Host, SetupError};
 use ramfold::tier::Tier;
 use ramfold::tier::file::FileTier;
-use ramfold::{Key, PoolId, PoolKind, Store};
+use ramfold::{Key, PoolId, PoolKind, Scratch, Store};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ pub(crate) struct Engine {
     pub(crate) host: &'static dyn Host,
     pub(crate) uffd: Uffd,
     pub(crate) pages: Pages,
-    pub(crate) store: Store,
+    store: Store,
     pub(crate) pool: PoolId,
     /// Bytes that all pools of the run together may have.
     max_pool: u64,
@@ -70,7 +70,7 @@ pub(crate) struct Engine {
     pub(crate) evictions: AtomicU64,
     /// Evictions in a tick of the clock: a sixteenth of the pages that the limit holds.
     tick: u64,
-    pub(crate) queue: Queue,
+    queue: Queue,
     /// Noted by the evictors, for the handler.
     pub(crate) density: Density,
     books: Mutex<Books>,
@@ -164,7 +164,7 @@ impl Engine {
         if let Some(tier) = &self.tier {
             tier.after_fork(crate::extents::writer_id(&self.usage.account));
         }
-        self.books().skip(&self.store.stats());
+        self.books().skip(&self.store().stats());
         if let Some(trace) = &self.trace {
             trace.begin(slot);
         }
@@ -184,7 +184,7 @@ impl Engine {
 
     /// Enters the store's counters into the segment.
     pub(crate) fn publish_books(&self) {
-        self.books().publish(&self.usage.account, &self.store.stats());
+        self.books().publish(&self.usage.account, &self.store().stats());
         if let Some(tier) = &self.tier {
             self.usage.segment().publish(self.usage.slot(), Gauge::SwapBytes, tier.live_bytes());
         }
@@ -192,6 +192,23 @@ impl Engine {
 
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Called inside the gate, as [`Engine::queue`] is: a fork would leave their locks locked otherwise.
+    pub(crate) fn store(&self) -> &Store {
+        debug_assert!(self.gate.is_in_use(), "the store is used outside of the gate");
+        &self.store
+    }
+
+    /// The blocks that wait for eviction.
+    pub(crate) fn queue(&self) -> &Queue {
+        debug_assert!(self.gate.is_in_use(), "the queue is used outside of the gate");
+        &self.queue
+    }
+
+    /// What a thread needs to store and to load.
+    pub(crate) fn scratch(&self) -> Scratch {
+        self.store.scratch()
     }
 
     /// The store's key of a page.
@@ -223,7 +240,7 @@ impl Engine {
             return;
         }
         if passed {
-            self.queue.push_passed(block, self.usage.segment().clock());
+            self.queue().push_passed(block, self.usage.segment().clock());
         } else {
             self.enqueue(block);
         }
@@ -231,12 +248,12 @@ impl Engine {
 
     /// Puts a block that is marked as queued at the end of the queue.
     pub(crate) fn enqueue(&self, block: usize) {
-        self.queue.push(block, self.usage.segment().clock());
+        self.queue().push(block, self.usage.segment().clock());
     }
 
     /// Tells the other processes of the run how old the head of the queue is.
     pub(crate) fn publish_oldest(&self) {
-        self.usage.segment().publish_oldest(self.usage.slot(), self.queue.oldest());
+        self.usage.segment().publish_oldest(self.usage.slot(), self.queue().oldest());
     }
 
     /// What the evictor waits for.
@@ -262,14 +279,14 @@ impl Engine {
         /// Bytes: enough for a while.
         const LEAST: u64 = 1 << 20;
         let (segment, bytes) = (self.usage.segment(), self.over_low().max(LEAST));
-        !self.queue.has_passed()
+        !self.queue().has_passed()
             && segment.ask_older(self.usage.slot(), segment.limit() / PAGE as u64 / MARGIN, bytes)
     }
 
     /// Forgets a page's contents, wherever they are; the group is locked. The caller discards resident ones.
     pub(crate) fn forget(&self, group: &Group<'_>, page: usize) {
         if group.state(page) == State::Stored {
-            self.store.invalidate(self.key(page));
+            self.store().invalidate(self.key(page));
         }
         group.set(page, State::None);
     }
@@ -336,8 +353,8 @@ impl Engine {
     /// Writes back until the store accepts pages again. False if that is not to be had.
     pub(crate) fn shrink(&self) -> bool {
         let before = self.store.pool_bytes();
-        self.store.shrink();
-        self.store.pool_bytes() < before || !self.store.needs_shrink()
+        self.store().shrink();
+        self.store.pool_bytes() < before || !self.store().needs_shrink()
     }
 
     /// Writes back a part of the pool, though it is within its bound: there is nothing else to give. False if that is not
@@ -345,7 +362,7 @@ impl Engine {
     pub(crate) fn squeeze(&self) -> bool {
         let before = self.store.pool_bytes();
         self.store.set_max_pool_bytes(before - before / 8);
-        self.store.shrink();
+        self.store().shrink();
         self.store.pool_bytes() < before
     }
 

@@ -76,12 +76,7 @@ pub(crate) struct Evicted {
 
 impl Evictor {
     pub(crate) fn new(engine: &Engine, places: Range<usize>) -> Self {
-        Self {
-            scratch: engine.store.scratch(),
-            batch: Vec::with_capacity(places.len()),
-            places,
-            alone: false,
-        }
+        Self { scratch: engine.scratch(), batch: Vec::with_capacity(places.len()), places, alone: false }
     }
 
     /// One for the thread that resolves faults.
@@ -95,7 +90,7 @@ impl Evictor {
         let mut evicted = Evicted::default();
         let most = blocks.min(self.places.len());
         // A pass over mostly hot blocks ends too.
-        let patience = engine.queue.len().min(most * 64);
+        let patience = engine.queue().len().min(most * 64);
         let mut taken = 0;
         while taken < most && evicted.looked_at < patience {
             let Some(stretch) = next_stretch(engine, most - taken) else { break };
@@ -170,9 +165,9 @@ impl Evictor {
             let page = staged_page(engine.staging.addr(detached.place) + bit * PAGE);
             let key = engine.key(detached.blocks.start * BLOCK_PAGES + bit);
             zeros += usize::from(same_filled(page) == Some(0));
-            if engine.store.store(key, page, &mut self.scratch).is_ok() {
+            if engine.store().store(key, page, &mut self.scratch).is_ok() {
                 detached.stored |= 1 << bit;
-                engine.trace.iter().for_each(|trace| trace.left(key.index, engine.store.stored_len(key)));
+                engine.trace.iter().for_each(|trace| trace.left(key.index, engine.store().stored_len(key)));
             }
             // The pool grows, and the frames are still there: the other processes have to know.
             if bit % BLOCK_PAGES == BLOCK_PAGES - 1 {
@@ -187,7 +182,7 @@ impl Evictor {
 /// them: their eviction has begun. Where pages are copied it is one.
 fn next_stretch(engine: &Engine, most: usize) -> Option<Range<usize>> {
     const GROUP_BLOCKS: usize = GROUP_PAGES / BLOCK_PAGES;
-    let first = engine.queue.pop()?;
+    let first = engine.queue().pop()?;
     let border = (first / GROUP_BLOCKS + 1) * GROUP_BLOCKS;
     let most = if engine.moves { most.min(STRETCH_BLOCKS).min(border - first) } else { 1 };
     let mut end = first;
@@ -197,7 +192,7 @@ fn next_stretch(engine: &Engine, most: usize) -> Option<Range<usize>> {
             return Some(first..end);
         }
         end += 1;
-        if end == first + most || !engine.queue.pop_this(end) {
+        if end == first + most || !engine.queue().pop_this(end) {
             return Some(first..end);
         }
     }
@@ -222,7 +217,7 @@ fn commit(engine: &Engine, detached: &Detached, evicted: &mut Evicted) {
             }
             // Taken back or discarded meanwhile: what the store has is old.
             (false, true) => {
-                engine.store.invalidate(engine.key(page));
+                engine.store().invalidate(engine.key(page));
             }
             (false, false) => {}
         }

@@ -53,7 +53,7 @@ impl Handler {
         Self {
             buffer: Box::new([[0; PAGE_SIZE]; MAX_WINDOW]),
             fresh: Fresh::default(),
-            scratch: engine.store.scratch(),
+            scratch: engine.scratch(),
             streams: Streams::default(),
             reclaim,
             cpu: None,
@@ -155,7 +155,7 @@ impl Handler {
             }
             // Heat costs up to 15 passes over the queue before a page leaves.
             in_vain += evicted.looked_at.max(1);
-            if in_vain > 16 * engine.queue.len() {
+            if in_vain > 16 * engine.queue().len() {
                 if engine.squeeze() {
                     in_vain = 0;
                     continue;
@@ -187,7 +187,7 @@ impl Handler {
         let placed = bytes / PAGE;
         for back in page..page + placed {
             engine.set_back(group, back, passed);
-            engine.store.invalidate(engine.key(back));
+            engine.store().invalidate(engine.key(back));
         }
         self.streams.brought(page, window, placed.max(1));
         if passed {
@@ -217,7 +217,7 @@ impl Handler {
     fn load(&mut self, engine: &Engine, page: usize, window: usize) -> usize {
         for ahead in 0..window {
             let result =
-                engine.store.load(engine.key(page + ahead), &mut self.buffer[ahead], &mut self.scratch);
+                engine.store().load(engine.key(page + ahead), &mut self.buffer[ahead], &mut self.scratch);
             match result {
                 Ok(()) => {}
                 Err(_) if ahead > 0 => return ahead,

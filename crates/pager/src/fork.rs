@@ -73,8 +73,11 @@ impl Pager {
 
     fn take_over(&self, engine: &Arc<Engine>, slot: Option<SlotId>) -> Result<(), SetupError> {
         let slot = slot.ok_or(Errno::NOSPC)?;
-        engine.usage.segment().adopt(slot)?;
-        engine.become_child(slot)?;
+        {
+            let _inside = self.gate.enter();
+            engine.usage.segment().adopt(slot)?;
+            engine.become_child(slot)?;
+        }
         activate::register(engine, &self.space(), self.range())?;
         workers::start(engine, self.host)?;
         let _inside = self.gate.enter();

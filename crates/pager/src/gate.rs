@@ -57,6 +57,11 @@ impl Gate {
         futex::wake::<false>(&self.0, futex::ALL);
     }
 
+    /// Whether anybody is inside, or the gate is closed. If not, whoever asks takes locks that a fork would leave locked.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
     /// Ends `close` in a forked child, where those who waited no longer exist.
     pub(crate) fn reset(&self) {
         self.0.store(0, Ordering::Release);

@@ -352,7 +352,7 @@ impl Pager {
                 }
             }
         }
-        engine.store.rename_range(engine.pool, 0, first as u64, target as u64, (from.len() / PAGE) as u64);
+        engine.store().rename_range(engine.pool, 0, first as u64, target as u64, (from.len() / PAGE) as u64);
         Ok(())
     }
 

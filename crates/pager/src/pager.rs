@@ -236,7 +236,9 @@ impl Pager {
     /// The store's counters; all zero before management begins.
     #[must_use]
     pub fn store_stats(&self) -> ramfold::Stats {
-        self.engine().map(|engine| engine.store.stats()).unwrap_or_default()
+        let Some(engine) = self.engine() else { return ramfold::Stats::default() };
+        let _inside = self.gate.enter();
+        engine.store().stats()
     }
 
     pub(crate) fn engine(&self) -> Option<&Engine> {
@@ -298,6 +300,7 @@ impl Pager {
         engine.refresh_usage();
         // Before the first page is watched: a thread that the start waits for may wait for a page.
         workers::start(&engine, self.host)?;
+        let _inside = self.gate.enter();
         let space = self.space();
         activate::register(&engine, &space, range.clone())?;
         activate::find_resident(&engine, &space, &range)?;

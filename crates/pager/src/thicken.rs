@@ -38,7 +38,9 @@ impl Thickener {
             return;
         }
         if !self.sweeping {
-            self.sweeping = self.pace.is_due(engine.evictions.load(Ordering::Relaxed), &engine.store.stats());
+            let _inside = engine.gate.enter();
+            self.sweeping =
+                self.pace.is_due(engine.evictions.load(Ordering::Relaxed), &engine.store().stats());
             if !self.sweeping {
                 return self.rest_for(LOOK);
             }
@@ -47,7 +49,7 @@ impl Thickener {
             let (start, ran) = (sys::now_ns(), sys::thread_ns());
             {
                 let _inside = engine.gate.enter();
-                self.sweeping = !engine.store.recompress(PIECE, &mut self.sweep).swept;
+                self.sweeping = !engine.store().recompress(PIECE, &mut self.sweep).swept;
             }
             let (took, ran) = (sys::now_ns() - start, sys::thread_ns() - ran);
             if took > 2 * ran {

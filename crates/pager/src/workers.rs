@@ -92,8 +92,7 @@ fn evict(engine: &Engine) {
 fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
     let (mut in_vain, mut left_to_others) = (0, 0);
     while !engine.stopping.load(Ordering::Relaxed) {
-        if left_to_others < OTHERS_TURNS && engine.asked() == 0 && engine.over_low() > 0 && engine.ask_older()
-        {
+        if left_to_others < OTHERS_TURNS && is_left_to_others(engine) {
             left_to_others += 1;
             std::thread::sleep(OTHERS_TURN);
             continue;
@@ -104,7 +103,7 @@ fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
             engine.exhausted.store(false, Ordering::Relaxed);
             return true;
         }
-        if engine.store.needs_shrink() {
+        if engine.store().needs_shrink() {
             // What the store would refuse is not worth compressing.
             engine.shrink();
         }
@@ -118,7 +117,7 @@ fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
             continue;
         }
         in_vain += evicted.looked_at.max(1);
-        if in_vain > 16 * engine.queue.len() {
+        if in_vain > 16 * engine.queue().len() {
             if engine.over_low() > 0 && engine.squeeze() {
                 engine.refresh_usage();
                 in_vain = 0;
@@ -132,6 +131,12 @@ fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
     true
 }
 
+/// Whether another process of the run has older pages and was asked for them.
+fn is_left_to_others(engine: &Engine) -> bool {
+    let _inside = engine.gate.enter();
+    engine.asked() == 0 && engine.over_low() > 0 && engine.ask_older()
+}
+
 /// Writes back when the pool is full, shares the pool's bound with other processes, and publishes the counters.
 fn keep(engine: &Engine) {
     if let Err(errno) = engine.usage.follow_thread() {
@@ -141,7 +146,7 @@ fn keep(engine: &Engine) {
     while !engine.stopping.load(Ordering::Acquire) {
         {
             let _inside = engine.gate.enter();
-            if engine.store.needs_shrink() {
+            if engine.store().needs_shrink() {
                 engine.shrink();
             }
             let now = sys::now_ns();
