@@ -10,7 +10,7 @@
 
 use crate::books::Books;
 use crate::event::Event;
-use crate::fresh::Density;
+use crate::fresh::{Density, Zeros};
 use crate::gate::Gate;
 use crate::pager::Reservation;
 use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, Group, Pages, State};
@@ -73,6 +73,7 @@ pub(crate) struct Engine {
     queue: Queue,
     /// Noted by the evictors, for the handler.
     pub(crate) density: Density,
+    pub(crate) zeros: Zeros,
     books: Mutex<Books>,
 }
 
@@ -141,6 +142,7 @@ impl Engine {
             tick,
             queue: Queue::default(),
             density: Density::default(),
+            zeros: Zeros::new()?,
             books: Mutex::default(),
         })
     }

@@ -11,7 +11,7 @@
 
 use crate::engine::Engine;
 use crate::evict::{self, Evictor};
-use crate::fresh::Fresh;
+use crate::fresh;
 use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::segment::Counter;
 use crate::streams::{Ahead, Streams};
@@ -39,7 +39,6 @@ const REFRESH: u32 = 256;
 pub(crate) struct Handler {
     /// Pages on their way into the program.
     buffer: Box<[Page; MAX_WINDOW]>,
-    fresh: Fresh,
     scratch: Scratch,
     streams: Streams,
     reclaim: Evictor,
@@ -52,7 +51,6 @@ impl Handler {
     pub(crate) fn new(engine: &Engine, reclaim: Evictor) -> Self {
         Self {
             buffer: Box::new([[0; PAGE_SIZE]; MAX_WINDOW]),
-            fresh: Fresh::default(),
             scratch: engine.scratch(),
             streams: Streams::default(),
             reclaim,
@@ -120,7 +118,7 @@ impl Handler {
         let group = engine.pages.lock(page);
         let touched = match group.state(page) {
             State::None => {
-                self.fresh.fill(engine, &group, fault, &mut self.streams);
+                fresh::fill(engine, &group, fault, &mut self.streams);
                 1
             }
             State::Stored => self.bring_back(engine, &group, page),
@@ -248,7 +246,7 @@ fn to_border(page: usize, pages: usize) -> usize {
 
 /// Copies pages into the program. Where not all of them lie in one mapping the kernel takes none: then fewer, and at last the
 /// first alone, or its fault would come again for ever.
-pub(crate) fn place(engine: &Engine, addr: usize, pages: &[Page]) -> Progress {
+fn place(engine: &Engine, addr: usize, pages: &[Page]) -> Progress {
     let mut count = pages.len();
     loop {
         let progress = engine.uffd.copy(addr, pages.as_ptr().addr(), count * PAGE);

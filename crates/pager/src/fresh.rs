@@ -9,12 +9,10 @@
 //! Guarantee: what is given is counted, and pages that have contents are left as they are.
 
 use crate::engine::Engine;
-use crate::fault::place;
-use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, Pages, State};
+use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::streams::Streams;
-use crate::sys::PAGE;
+use crate::sys::{self, PAGE};
 use crate::uffd::{Fault, Progress};
-use ramfold::{PAGE_SIZE, Page};
 use rustix::io::Errno;
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -65,70 +63,74 @@ impl Density {
     }
 }
 
-/// Resolves first touches.
-pub(crate) struct Fresh {
-    zeros: Box<[Page; BLOCK_PAGES]>,
-}
+/// The address of zeros to be copied: memory that is only read costs no frames.
+#[derive(Debug)]
+pub(crate) struct Zeros(usize);
 
-impl Default for Fresh {
-    fn default() -> Self {
-        Self { zeros: Box::new([[0; PAGE_SIZE]; BLOCK_PAGES]) }
+impl Zeros {
+    /// As much as is given together at most.
+    const LEN: usize = (IN_SEQUENCE + 1) * MOST * PAGE;
+
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let zeros = Self(sys::map_own(Self::LEN)?.addr().get());
+        sys::protect(zeros.0, Self::LEN, libc::PROT_READ)?;
+        Ok(zeros)
     }
 }
 
-impl Fresh {
-    /// Gives a page that is None, and what is to come with it; its group is locked.
-    pub(crate) fn fill(&self, engine: &Engine, group: &Group<'_>, fault: Fault, streams: &mut Streams) {
-        let page = engine.pages.number(fault.addr);
-        let around = around(engine, group, page, streams);
-        for part in Pages::by_block(around.clone()).filter(|part| !part.contains(&page)) {
-            take(engine, group, part.start, self.give(engine, &part, fault.write));
-        }
-        // Last, for this wakes the program.
-        let block = page / BLOCK_PAGES * BLOCK_PAGES;
-        let own = around.start.max(block)..around.end.min(block + BLOCK_PAGES);
-        let given = take(engine, group, own.start, self.give(engine, &own, fault.write));
-        if !given.contains(&page) {
-            self.give_least(engine, group, page..own.end, fault.write);
-        }
+impl Drop for Zeros {
+    fn drop(&mut self) {
+        sys::unmap_own(self.0, Self::LEN);
     }
+}
 
-    /// Gives pages of one block: none, where they do not lie in one mapping.
-    fn give(&self, engine: &Engine, pages: &Range<usize>, write: bool) -> Progress {
-        let (addr, bytes) = (engine.pages.addr(pages.start), pages.len() * PAGE);
-        if write {
-            engine.uffd.copy(addr, self.zeros.as_ptr().addr(), bytes)
-        } else {
-            engine.uffd.zeropage(addr, bytes)
+/// Gives a page that is None, and what is to come with it; its group is locked.
+pub(crate) fn fill(engine: &Engine, group: &Group<'_>, fault: Fault, streams: &mut Streams) {
+    let page = engine.pages.number(fault.addr);
+    let mut wanted = around(engine, group, page, streams);
+    loop {
+        let progress = give(engine, &wanted, fault.write);
+        let given = wanted.start..wanted.start + progress.bytes / PAGE;
+        given.clone().for_each(|page| engine.set_resident(group, page));
+        if given.contains(&page) {
+            return;
         }
-    }
-
-    /// Gives the first of the pages, and those that lie in one mapping with it.
-    fn give_least(&self, engine: &Engine, group: &Group<'_>, pages: Range<usize>, write: bool) {
-        let addr = engine.pages.addr(pages.start);
-        let progress = if write {
-            place(engine, addr, &self.zeros[..pages.len()])
-        } else {
-            engine.uffd.zeropage(addr, PAGE)
-        };
-        if take(engine, group, pages.start, progress).is_empty() {
-            match progress.stopped {
-                // There is a page that the pager did not put there: nothing of ours can be lost.
-                Some(Errno::EXIST) => engine.set_resident(group, pages.start),
-                // The program unmapped it meanwhile.
-                Some(Errno::NOENT | Errno::SRCH) | None => {}
-                Some(errno) => engine.die(&format!("memory cannot be given to the program ({errno})")),
-            }
-            engine.uffd.wake(addr, PAGE);
+        match less(&wanted, page) {
+            Some(less) => wanted = less,
+            None => return not_given(engine, group, page, progress.stopped),
         }
     }
 }
 
-/// Takes what was given, from page `first` on, as resident.
-fn take(engine: &Engine, group: &Group<'_>, first: usize, progress: Progress) -> Range<usize> {
-    let given = first..first + progress.bytes / PAGE;
-    given.clone().for_each(|page| engine.set_resident(group, page));
-    given
+/// Gives all of the pages, if they lie in one mapping: what is beside it is not the program's, or wants to be treated in
+/// another way. The kernel looks.
+fn give(engine: &Engine, pages: &Range<usize>, write: bool) -> Progress {
+    let (addr, bytes) = (engine.pages.addr(pages.start), pages.len() * PAGE);
+    if write { engine.uffd.copy(addr, engine.zeros.0, bytes) } else { engine.uffd.zeropage(addr, bytes) }
+}
+
+/// What to try when `wanted` was not given up to `page`: its own block, then what follows in it, less and less.
+fn less(wanted: &Range<usize>, page: usize) -> Option<Range<usize>> {
+    let block = page / BLOCK_PAGES * BLOCK_PAGES;
+    let own = wanted.start.max(block)..wanted.end.min(block + BLOCK_PAGES);
+    match wanted.end - page {
+        _ if own != *wanted => Some(own),
+        1 if wanted.start == page => None,
+        _ if wanted.start < page => Some(page..wanted.end),
+        many => Some(page..page + many / 2),
+    }
+}
+
+/// Not even the page alone could be given.
+fn not_given(engine: &Engine, group: &Group<'_>, page: usize, why: Option<Errno>) {
+    match why {
+        // There is a page that the pager did not put there: nothing of ours can be lost.
+        Some(Errno::EXIST) => engine.set_resident(group, page),
+        // The program unmapped it meanwhile.
+        Some(Errno::NOENT | Errno::SRCH) | None => {}
+        Some(errno) => engine.die(&format!("memory cannot be given to the program ({errno})")),
+    }
+    engine.uffd.wake(engine.pages.addr(page), PAGE);
 }
 
 /// What to give for a touch of `page`: the pages about it, all in its group, that have no contents.
@@ -178,10 +180,8 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_cut_at_blocks() {
-        let parts = |pages| Pages::by_block(pages).map(|part| (part.start, part.end)).collect::<Vec<_>>();
-        assert_eq!(parts(5..6), [(5, 6)]);
-        assert_eq!(parts(10..40), [(10, 16), (16, 32), (32, 40)]);
-        assert_eq!(parts(16..32), [(16, 32)]);
+    fn what_lies_in_several_mappings_is_tried_in_parts() {
+        let tries: Vec<_> = std::iter::successors(Some(5..70), |wanted| less(wanted, 18)).collect();
+        assert_eq!(tries, [5..70, 16..32, 18..32, 18..25, 18..21, 18..19]);
     }
 }

@@ -277,7 +277,12 @@ impl Pager {
                 self.clear(&mut space, &to)?;
                 to
             }
-            None => self.find_congruent(&space, from.start, new_len)?,
+            None => {
+                let to = self.find_congruent(&space, from.start, new_len)?;
+                // Who touched what was just being unmapped there may have been given zeros.
+                self.drop_pages(&to)?;
+                to
+            }
         };
         // What is moved to a locked place could not be put there.
         if area.prot.0 != 0 {

@@ -131,12 +131,13 @@ impl Pages {
 
     /// Cuts a range of pages at the borders of groups.
     pub(crate) fn by_group(pages: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        cut(pages, GROUP_PAGES)
-    }
-
-    /// Cuts a range of pages at the borders of blocks.
-    pub(crate) fn by_block(pages: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        cut(pages, BLOCK_PAGES)
+        let mut at = pages.start;
+        std::iter::from_fn(move || {
+            (at < pages.end).then(|| {
+                let end = ((at / GROUP_PAGES + 1) * GROUP_PAGES).min(pages.end);
+                std::mem::replace(&mut at, end)..end
+            })
+        })
     }
 
     /// The block's record.
@@ -227,17 +228,6 @@ impl Group<'_> {
     pub(crate) fn left(&self, page: usize) -> u8 {
         (self.pages.word(page).load(Ordering::Relaxed) >> LEFT.trailing_zeros()).to_le_bytes()[0]
     }
-}
-
-/// Cuts a range of pages at the multiples of `unit`.
-fn cut(pages: Range<usize>, unit: usize) -> impl Iterator<Item = Range<usize>> {
-    let mut at = pages.start;
-    std::iter::from_fn(move || {
-        (at < pages.end).then(|| {
-            let end = ((at / unit + 1) * unit).min(pages.end);
-            std::mem::replace(&mut at, end)..end
-        })
-    })
 }
 
 fn state(word: u16) -> State {
