@@ -34,6 +34,7 @@ properties!(
     mappings,
     mlock,
     mmap_rules,
+    own_malloc,
     raw_calls,
     raw_clone,
     realloc_big,

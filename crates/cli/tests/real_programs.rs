@@ -60,6 +60,15 @@ fn compiler() {
     }
 }
 
+/// Its malloc is its own.
+#[test]
+fn rust_compiler() {
+    if need::userfaultfd() && need::programs(&["rustc"]) {
+        let scratch = scratch();
+        same_in_shares(&rustc(scratch.path(), 400), &[2], MODES);
+    }
+}
+
 #[test]
 fn node() {
     if need::userfaultfd() && need::programs(&["node"]) {
@@ -229,6 +238,24 @@ fn gpp(directory: &Path, kinds: u32) -> Program {
     fs::write(&path, heavy::source(kinds)).unwrap();
     let words = ["g++", "-std=c++17", "-O1", "-c", path.to_str().unwrap(), "-o", "heavy.o"];
     Program::new("g++", &words).output("heavy.o").patience(HOUR)
+}
+
+/// The compiler itself, not rustup's stand-in for it.
+fn rustc(directory: &Path, functions: u32) -> Program {
+    let asked = Command::new("rustc").args(["--print", "sysroot"]).output().unwrap();
+    let rustc = Path::new(String::from_utf8(asked.stdout).unwrap().trim()).join("bin/rustc");
+    let path = directory.join("heavy.rs");
+    let function = |i| {
+        format!(
+            "pub fn f{i}(words: &[String]) -> std::collections::BTreeMap<String, usize> {{ let mut map = \
+             std::collections::BTreeMap::new(); for word in words {{ *map.entry(format!(\"{{word}}{i}\")).or_default() \
+             += word.len() + {i}; }} map }}\n"
+        )
+    };
+    fs::write(&path, (0..functions).map(function).collect::<String>()).unwrap();
+    let path = path.to_str().unwrap();
+    let words = [rustc.to_str().unwrap(), "-O", "--crate-type=lib", "--emit=obj", "-Ccodegen-units=1", path];
+    Program::new("rustc", &[&words[..], &["-o", "heavy.o"]].concat()).output("heavy.o").patience(HOUR)
 }
 
 fn javascript(count: u32) -> Program {

@@ -279,6 +279,37 @@ unsafe extern "C" fn realloc_for(p: *mut c_void, size: usize, caller: usize) -> 
     unsafe { resize(p, size) }
 }
 
+/// malloc for the dynamic linker of a program whose own comes first.
+pub extern "C" fn loaders_malloc(size: usize) -> *mut c_void {
+    checked(internal::malloc(size))
+}
+
+/// calloc for it.
+pub extern "C" fn loaders_calloc(count: usize, size: usize) -> *mut c_void {
+    checked(count.checked_mul(size).map_or(ptr::null_mut(), internal::calloc))
+}
+
+/// realloc for it.
+///
+/// # Safety
+/// As in C.
+pub unsafe extern "C" fn loaders_realloc(p: *mut c_void, size: usize) -> *mut c_void {
+    if p.is_null() {
+        return loaders_malloc(size);
+    }
+    // SAFETY: the linker's.
+    unsafe { resize(p, size) }
+}
+
+/// free for it.
+///
+/// # Safety
+/// As in C.
+pub unsafe extern "C" fn loaders_free(p: *mut c_void) {
+    // SAFETY: the linker's.
+    unsafe { release(p) }
+}
+
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]

@@ -8,7 +8,7 @@
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use ramfold_pager::{Mode, Pager};
 
@@ -24,6 +24,8 @@ static STATE: AtomicU32 = AtomicU32::new(UNSET);
 static PAGER: Slot = Slot(UnsafeCell::new(MaybeUninit::uninit()));
 static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
+/// The constructor has run.
+static READY: AtomicBool = AtomicBool::new(false);
 
 struct Slot(UnsafeCell<MaybeUninit<Pager>>);
 
@@ -55,10 +57,12 @@ fn get() -> &'static Pager {
     unsafe { (*PAGER.0.get()).assume_init_ref() }
 }
 
-/// Begins management when it is due; not inside the heap, whose locks the threads that are started may wait for.
+/// Begins management when it is due; not inside the heap, whose locks the threads that are started may wait for, and not
+/// before [`loader::redirect`].
 #[inline]
 pub fn settle() {
-    if get().is_due() && !stack::is_own() && !gate::is_inside(tls::thread()) {
+    if get().is_due() && READY.load(Ordering::Relaxed) && !stack::is_own() && !gate::is_inside(tls::thread())
+    {
         begin();
     }
 }
@@ -139,14 +143,19 @@ fn make_pager() -> bool {
     true
 }
 
-/// Runs before the program's own constructors, with one thread.
+/// Runs before the program's own constructors, and after those of most of its libraries, with one thread.
 extern "C" fn constructor() {
     if is_active() {
+        if loader::redirect().is_err() {
+            host::refuse("the program has a malloc of its own, and this dynamic linker cannot do without it");
+        }
         direct::find();
         fork::find();
         exec::keep_environment();
         libc_data::find();
         threads::register_main();
+        READY.store(true, Ordering::Relaxed);
+        settle();
     }
 }
 

@@ -2,32 +2,45 @@
 //!
 //! Its records of loaded libraries and of thread-local storage are read whenever a thread starts: also when the child of a
 //! fork starts the threads that bring pages back. So the malloc family looks at who calls.
+//!
+//! A program may have a malloc of its own in its executable (rustc has jemalloc), which comes before this library's. The
+//! dynamic linker then allocates from that: in managed memory, and within that allocator's own call of mmap when threads
+//! start there, or under the locks that it holds across a fork. So the linker is told to use this library's all the same,
+//! before the program begins. The linker keeps the addresses of the four functions that it found in its own data.
 
+use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::heap;
+use crate::sys::{self, PAGE};
 
 static START: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds out where the dynamic linker is; before its first call counts.
-pub fn find() {
+/// Where the dynamic linker is loaded, and its program headers.
+fn linker() -> Option<(usize, &'static [libc::Elf64_Phdr])> {
     #[allow(clippy::cast_possible_truncation)] // an address
     // SAFETY: asks for a number.
     let base = unsafe { libc::getauxval(libc::AT_BASE) } as usize;
     if base == 0 {
-        return;
+        return None;
     }
     // SAFETY: the dynamic linker is loaded from there on, first its ELF header, then its program headers.
-    let end = unsafe {
+    let headers = unsafe {
         let header = &*std::ptr::with_exposed_provenance::<libc::Elf64_Ehdr>(base);
         #[allow(clippy::cast_possible_truncation)] // an offset in a mapped file
         let table = std::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(base + header.e_phoff as usize);
-        let headers = std::slice::from_raw_parts(table, header.e_phnum.into());
-        headers
-            .iter()
-            .filter(|part| part.p_type == libc::PT_LOAD)
-            .map(|part| part.p_vaddr + part.p_memsz)
-            .max()
+        std::slice::from_raw_parts(table, header.e_phnum.into())
     };
+    Some((base, headers))
+}
+
+/// Finds out where the dynamic linker is; before its first call counts.
+pub fn find() {
+    let Some((base, headers)) = linker() else { return };
+    let loaded = headers.iter().filter(|part| part.p_type == libc::PT_LOAD);
+    let end = loaded.map(|part| part.p_vaddr + part.p_memsz).max();
     START.store(base, Ordering::Relaxed);
     LEN.store(end.and_then(|end| end.try_into().ok()).unwrap_or(0), Ordering::Relaxed);
 }
@@ -36,4 +49,85 @@ pub fn find() {
 #[inline]
 pub fn contains(caller: usize) -> bool {
     caller.wrapping_sub(START.load(Ordering::Relaxed)) < LEN.load(Ordering::Relaxed)
+}
+
+/// The program's malloc is its own, and the dynamic linker does not keep its address where it was looked for.
+#[derive(Debug)]
+pub struct NotFound;
+
+/// Sees to it that the dynamic linker allocates from this library; while there is one thread.
+pub fn redirect() -> Result<(), NotFound> {
+    let functions = [
+        (c"malloc", heap::loaders_malloc as *const () as usize),
+        (c"calloc", heap::loaders_calloc as *const () as usize),
+        (c"realloc", heap::loaders_realloc as *const () as usize),
+        (c"free", heap::loaders_free as *const () as usize),
+    ];
+    // Not RTLD_DEFAULT: this library is linked to find its own functions first.
+    // SAFETY: a null name is the program's; it is there already.
+    let program = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_LAZY) };
+    for (name, ours) in functions {
+        // SAFETY: the handle is the program's, and the name ends with a zero byte.
+        let theirs = unsafe { libc::dlsym(program, name.as_ptr()) }.addr();
+        if object(theirs) != object(ours) && replace(theirs, ours) == 0 {
+            return Err(NotFound);
+        }
+    }
+    Ok(())
+}
+
+/// Where the library is loaded that has this function. (The address of an exported function would not tell: what is
+/// exported can be the program's.)
+fn object(function: usize) -> usize {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address may be asked about; the answer is written or stays zeros, which are valid.
+    unsafe {
+        libc::dladdr(std::ptr::with_exposed_provenance(function), info.as_mut_ptr());
+        info.assume_init().dli_fbase.addr()
+    }
+}
+
+/// Puts one address in the place of another in the dynamic linker's data. Returns how many there were.
+fn replace(old: usize, new: usize) -> usize {
+    let Some((base, headers)) = linker() else { return 0 };
+    let parts =
+        |kind| headers.iter().filter(move |part| part.p_type == kind).map(move |part| place(base, part));
+    let read_only = |word: &usize| parts(libc::PT_GNU_RELRO).any(|part| part.contains(word));
+    let writable =
+        headers.iter().filter(|part| part.p_type == libc::PT_LOAD && part.p_flags & libc::PF_W != 0);
+    let words = writable
+        .map(|part| place(base, part))
+        .flat_map(|part| part.start.next_multiple_of(8)..part.end / 8 * 8);
+    let mut count = 0;
+    for word in words.step_by(8) {
+        let at = std::ptr::with_exposed_provenance_mut::<usize>(word);
+        // SAFETY: a word of the linker's data, which is mapped for good; there is one thread.
+        if unsafe { at.read() } != old {
+            continue;
+        }
+        let sealed = read_only(&word);
+        if sealed && !protect(word, libc::PROT_READ | libc::PROT_WRITE) {
+            continue;
+        }
+        // SAFETY: the same, and writable now: it holds the address of a function of the new one's type.
+        unsafe { at.write(new) };
+        if sealed {
+            protect(word, libc::PROT_READ);
+        }
+        count += 1;
+    }
+    count
+}
+
+#[allow(clippy::cast_possible_truncation)] // addresses
+fn place(base: usize, part: &libc::Elf64_Phdr) -> Range<usize> {
+    let start = base + part.p_vaddr as usize;
+    start..start + part.p_memsz as usize
+}
+
+/// Changes the protection of the page of a word.
+fn protect(word: usize, prot: i32) -> bool {
+    let prot = prot.unsigned_abs() as usize;
+    // SAFETY: a page of the linker's data, which it has sealed; it becomes as it was.
+    unsafe { sys::call_int(libc::SYS_mprotect, [word / PAGE * PAGE, PAGE, prot, 0, 0]) == 0 }
 }

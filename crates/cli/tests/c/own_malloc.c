@@ -1,0 +1,115 @@
+/* A program with a malloc of its own, as rustc has: it maps memory under its lock, and must not be called from there; it
+   holds the lock across fork. */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+
+#define CHUNK (4 * MIB)
+#define HEAD 16
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_t owner;
+static volatile int owned;
+static char *chunk;
+static size_t left;
+static volatile long calls;
+
+static void take(void) {
+    if (owned && pthread_equal(owner, pthread_self())) {
+        static const char text[] = "malloc was called within malloc, or between fork and its handlers\n";
+        if (write(2, text, sizeof text - 1) < 0) _exit(3);
+        _exit(2);
+    }
+    pthread_mutex_lock(&lock);
+    owner = pthread_self();
+    owned = 1;
+}
+
+static void give(void) {
+    owned = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+void *memalign(size_t align, size_t size) {
+    take();
+    calls++;
+    size_t need = size + align + HEAD;
+    if (need > left) {
+        size_t more = need > CHUNK ? need : CHUNK;
+        chunk = mmap(NULL, more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        left = chunk == MAP_FAILED ? 0 : more;
+    }
+    char *block = NULL;
+    if (left) {
+        block = (char *)(((uintptr_t)chunk + HEAD + align - 1) & ~(align - 1));
+        left -= block + size - chunk;
+        chunk = block + size;
+        ((size_t *)block)[-1] = size;
+    }
+    give();
+    return block;
+}
+
+void *malloc(size_t size) {
+    return memalign(16, size);
+}
+
+void *calloc(size_t count, size_t size) {
+    return memalign(16, count * size);
+}
+
+void free(void *block) {
+    take();
+    (void)block;
+    give();
+}
+
+void *realloc(void *old, size_t size) {
+    void *block = memalign(16, size);
+    if (old && block) {
+        size_t before = ((size_t *)old)[-1];
+        memcpy(block, old, before < size ? before : size);
+    }
+    return block;
+}
+
+static _Thread_local uint64_t seed = 7;
+
+static void *work(void *number) {
+    seed = (uintptr_t)number;
+    unsigned char *blocks[256];
+    for (int i = 0; i < 256; i++) fill(blocks[i] = malloc(4096), 4096, seed << 32 | i);
+    for (int i = 0; i < 256; i++) must(holds(blocks[i], 4096, seed << 32 | i));
+    return NULL;
+}
+
+static void threads(void) {
+    pthread_t all[4];
+    for (uintptr_t i = 0; i < 4; i++) must(pthread_create(&all[i], NULL, work, (void *)(i + 1)) == 0);
+    for (int i = 0; i < 4; i++) must(pthread_join(all[i], NULL) == 0);
+}
+
+int main(int argc, char **argv) {
+    arguments(argc, argv);
+    must(pthread_atfork(take, give, give) == 0);
+    size_t count = pressure_mib * MIB / 1000;
+    unsigned char **blocks = malloc(count * sizeof *blocks);
+    for (size_t i = 0; i < count; i++) fill(blocks[i] = malloc(1000), 1000, i);
+    must(calls > (long)count);
+    threads();
+    for (int round = 0; round < 3; round++) {
+        pid_t pid = fork();
+        must(pid >= 0);
+        if (pid == 0) {
+            threads();
+            for (size_t i = round; i < count; i += 7) must(holds(blocks[i], 1000, i));
+            _exit(0);
+        }
+        int status;
+        must(waitpid(pid, &status, 0) == pid && status == 0);
+    }
+    for (size_t i = 0; i < count; i++) must(holds(blocks[i], 1000, i));
+    return 0;
+}
