@@ -196,7 +196,7 @@ impl Engine {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called inside the gate, as [`Engine::queue`] is: a fork would leave their locks locked otherwise.
+    /// The compressed pages. Called inside the gate, as [`Engine::queue`] is: a fork would leave their locks locked otherwise.
     pub(crate) fn store(&self) -> &Store {
         debug_assert!(self.gate.is_in_use(), "the store is used outside of the gate");
         &self.store

@@ -260,12 +260,12 @@ fn is_loaders(caller: usize) -> bool {
 }
 
 extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
-    if is_loaders(caller) { checked(internal::malloc(size)) } else { allocate(size) }
+    if is_loaders(caller) { loaders_malloc(size) } else { allocate(size) }
 }
 
 extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_void {
     match count.checked_mul(size) {
-        Some(size) if is_loaders(caller) => checked(internal::calloc(size)),
+        _ if is_loaders(caller) => loaders_calloc(count, size),
         Some(size) => allocate_zeroed(size),
         None => checked(ptr::null_mut()),
     }

@@ -8,8 +8,8 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::init;
 use crate::sys::PAGE;
+use crate::{init, loader};
 
 /// No such state is longer; it may lie across two pages.
 const LONGEST: usize = 1 << 10;
@@ -34,12 +34,10 @@ unsafe extern "C" fn look_at(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_
     };
     let segment = |writable: bool| {
         let flag = if writable { libc::PF_W } else { libc::PF_X };
-        headers.iter().filter(move |header| header.p_type == libc::PT_LOAD && header.p_flags & flag != 0).map(
-            move |header| {
-                let start = base + header.p_vaddr as usize;
-                start..start + header.p_memsz as usize
-            },
-        )
+        headers
+            .iter()
+            .filter(move |header| header.p_type == libc::PT_LOAD && header.p_flags & flag != 0)
+            .map(move |header| loader::place(base, header))
     };
     if !segment(false).any(|range| range.contains(&code)) {
         return 0;

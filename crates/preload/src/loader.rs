@@ -66,10 +66,11 @@ pub fn redirect() -> Result<(), NotFound> {
     // Not RTLD_DEFAULT: this library is linked to find its own functions first.
     // SAFETY: a null name is the program's; it is there already.
     let program = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_LAZY) };
+    let own = object(redirect as *const () as usize);
     for (name, ours) in functions {
         // SAFETY: the handle is the program's, and the name ends with a zero byte.
         let theirs = unsafe { libc::dlsym(program, name.as_ptr()) }.addr();
-        if object(theirs) != object(ours) && replace(theirs, ours) == 0 {
+        if object(theirs) != own && replace(theirs, ours) == 0 {
             return Err(NotFound);
         }
     }
@@ -119,8 +120,9 @@ fn replace(old: usize, new: usize) -> usize {
     count
 }
 
+/// Where a part of an object that is loaded at `base` lies.
 #[allow(clippy::cast_possible_truncation)] // addresses
-fn place(base: usize, part: &libc::Elf64_Phdr) -> Range<usize> {
+pub fn place(base: usize, part: &libc::Elf64_Phdr) -> Range<usize> {
     let start = base + part.p_vaddr as usize;
     start..start + part.p_memsz as usize
 }
