@@ -308,7 +308,8 @@ impl Engine {
         (self.pages.resident() + self.staging.stored.load(Ordering::Relaxed)) * PAGE as u64
     }
 
-    fn held_bytes(&self) -> u64 {
+    /// Frames of managed pages, and the pool.
+    pub(crate) fn held_bytes(&self) -> u64 {
         self.resident_bytes() + self.store.pool_bytes()
     }
 

@@ -41,7 +41,7 @@ const STRETCH_BLOCKS: usize = 8;
 const STRETCH_PAGES: usize = STRETCH_BLOCKS * BLOCK_PAGES;
 
 /// Pages of a stretch: bit n is the n-th.
-type Mask = u128;
+pub(crate) type Mask = u128;
 const _: () = assert!(STRETCH_PAGES == Mask::BITS as usize);
 
 /// One worker with its part of the staging window. Not shared between threads.
@@ -387,12 +387,9 @@ fn detach_by_copy(
 ) -> Mask {
     let (page, count) = (first + run.start, run.len());
     let addr = engine.pages.addr(page);
-    let shared = if engine.usage.is_heir() { shared(engine, addr, count) } else { 0 };
     let protected = engine.uffd.write_protect(addr, count * PAGE, true);
     let copied = protected.and_then(|()| copy_out(engine, page, count, staging + run.start * PAGE));
     let copied = copied.unwrap_or(0);
-    // What was taken out of this process only frees no memory.
-    engine.usage.no_more_shared((copied & shared).count_ones());
     let detached = copied << run.start;
     for bit in run {
         if detached >> bit & 1 != 0 {
@@ -413,40 +410,29 @@ fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<Mas
     // Not straight into the window: its pages are missing, and only the handler could bring them.
     let mut copy = [0u8; BLOCK_BYTES];
     let copy = &mut copy[..count * PAGE];
+    let common = engine.in_common(addr, count);
     sys::read_at(engine.memory.as_fd(), addr, copy)?;
     if let Some(errno) = engine.uffd.copy(to, copy.as_ptr().addr(), copy.len()).stopped {
         // The window's own memory: it cannot fail.
         let _ = sys::discard(to, count * PAGE);
         return Err(errno);
     }
-    if sys::discard(addr, count * PAGE).is_ok() {
-        return Ok(ones(0..count));
-    }
-    let kept = present(engine, addr, count);
+    let all = sys::discard(addr, count * PAGE).is_ok();
+    let kept = if all { 0 } else { present(engine, addr, count) };
     for bit in bits(kept) {
         let _ = sys::discard(to + bit * PAGE, PAGE);
     }
-    Ok(ones(0..count) & !kept)
+    let dropped = ones(0..count) & !kept;
+    engine.usage.divide((dropped & common).count_ones());
+    Ok(dropped)
 }
 
 /// Which pages of a stretch have contents.
 fn present(engine: &Engine, addr: usize, count: usize) -> Mask {
-    match those(engine, addr, count, PageEntry::has_contents) {
+    match engine.those(addr, count, PageEntry::has_contents) {
         Ok(there) => there,
         Err(_) => engine.die("a page was lost: /proc/self/pagemap cannot be read"),
     }
-}
-
-/// Which pages of a stretch another process has as well, as far as can be told.
-fn shared(engine: &Engine, addr: usize, count: usize) -> Mask {
-    those(engine, addr, count, PageEntry::is_shared).unwrap_or(0)
-}
-
-/// The pages of a stretch of which the kernel says this.
-fn those(engine: &Engine, addr: usize, count: usize, are: fn(PageEntry) -> bool) -> Result<Mask, Errno> {
-    let mut entries = [0u8; STRETCH_PAGES * 8];
-    let entries = sys::page_entries(engine.pagemap.as_fd(), addr, &mut entries[..count * 8])?;
-    Ok(entries.enumerate().fold(0, |mask, (bit, entry)| mask | Mask::from(are(entry)) << bit))
 }
 
 /// The bits of a range that is not empty.

@@ -127,7 +127,7 @@ impl Handler {
                 1
             }
             State::Resident => {
-                settle(engine, page, fault);
+                settle(engine, &group, page, fault);
                 0
             }
         };
@@ -145,8 +145,10 @@ impl Handler {
         let (mut in_vain, mut waited) = (0, 0);
         while engine.over_high() > 0 {
             engine.evictor().call();
+            let before = engine.burden();
             let evicted = self.reclaim.evict(engine, 1);
             engine.refresh_usage();
+            engine.squeeze_if_in_vain(before);
             if evicted.pages > 0 || (evicted.refused > 0 && engine.shrink()) {
                 in_vain = 0;
                 continue;
@@ -278,10 +280,10 @@ fn rescue(engine: &Engine, group: &Group<'_>, page: usize) {
 }
 
 /// The page is said to be there: the fault is an old one, or a write to a page that was protected.
-fn settle(engine: &Engine, page: usize, fault: Fault) {
+fn settle(engine: &Engine, group: &Group<'_>, page: usize, fault: Fault) {
     let addr = engine.pages.addr(page);
     if fault.write_protected {
-        engine.unguard(addr);
+        engine.unguard(group, page);
     } else {
         // Discarded by a system call that the library did not see: zeros are what the program asked for.
         engine.uffd.zeropage(addr, PAGE);

@@ -32,13 +32,14 @@ impl Pager {
             sys::touch(addr);
             self.gate.close();
         }
+        let child = engine.usage.prepare_child(touched.len());
+        *self.child.lock().unwrap_or_else(PoisonError::into_inner) = child.ok();
+        engine.guard_anew();
         if engine.is_guarded() {
             for addr in touched.iter().filter(|addr| self.range().contains(addr)) {
                 let _ = engine.uffd.write_protect(addr & !(PAGE - 1), PAGE, false);
             }
         }
-        let child = engine.usage.segment().prepare_child(engine.usage.slot());
-        *self.child.lock().unwrap_or_else(PoisonError::into_inner) = child.ok();
     }
 
     /// After fork, in the parent.

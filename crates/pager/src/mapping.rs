@@ -404,7 +404,10 @@ impl Pager {
                 engine.forget(&group, page);
             }
             if !resident.is_empty() {
-                sys::discard(engine.pages.addr(resident.start), resident.len() * PAGE)?;
+                let addr = engine.pages.addr(resident.start);
+                let common = engine.count_in_common(addr, resident.len());
+                sys::discard(addr, resident.len() * PAGE)?;
+                engine.usage.divide(common);
             }
         }
         Ok(())

@@ -22,6 +22,7 @@
 mod balance;
 mod counters;
 mod extents;
+mod heirs;
 mod latency;
 mod slots;
 
@@ -32,6 +33,7 @@ pub use slots::{Process, start_stack};
 
 use balance::Balance;
 use counters::{COUNTERS, GAUGES};
+use heirs::Heritage;
 use latency::Latency;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
@@ -108,6 +110,7 @@ struct Slot {
     view: AtomicU64,
     gauges: [AtomicU64; GAUGES],
     balance: Balance,
+    heritage: Heritage,
 }
 
 /// The mapped segment. Dropping it unmaps it; slots are released by [`Segment::release`] or when reaped.

@@ -3,21 +3,22 @@
 //! The pager knows exactly how many managed pages are resident and what the pool holds. Everything else that
 //! is anonymous memory (the program's own data and stacks, the pager's tables, memory that was allocated
 //! before the pager began) is what the kernel counts beyond that: `RssAnon` less the two. It is read from
-//! /proc/self/statm now and then (a few microseconds), not for each fault. What a forked child shares with its
-//! parent counts for the parent only; how much that still is, /proc/self/smaps_rollup tells, as often as its price allows.
+//! /proc/self/statm now and then (a few microseconds), not for each fault. What a forked child has in common with its
+//! parent counts for the parent only ([`crate::segment`], heirs). Where that changes under the pager's hands it is told at once; the
+//! rest (static data, pool, tables) is found in /proc/self/smaps_rollup, as often as its price allows.
 //!
 //! Two marks steer eviction: over *low* (the limit less a small reserve) the evictor works until under it; over
 //! *high* (the limit itself) a fault makes room before it takes a page.
 
 use crate::engine::open_own;
 use crate::segment::{Gauge, Segment, SlotId};
-use crate::sys::PAGE;
+use crate::sys::{self, PAGE};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes that the other processes of the run need not know of yet: there may be hundreds with so much each.
 const UNSEEN: u64 = 16 * PAGE as u64;
@@ -42,8 +43,12 @@ pub(crate) struct Usage {
     whole_process: bool,
     /// Bytes of resident pages and pool when they were last entered.
     entered: AtomicU64,
-    /// Bytes that a forked child shares with its parent, copy-on-write: the parent's account has them.
-    inherited: AtomicU64,
+    /// There was a fork: pages may be in common with other processes.
+    related: AtomicBool,
+    /// Bytes of which there came to be more because of what this process did.
+    divided: AtomicU64,
+    /// When the next look at what is still in common is due.
+    next_look: AtomicU64,
 }
 
 impl Account {
@@ -59,7 +64,15 @@ impl Account {
 impl Usage {
     pub(crate) fn new(account: Arc<Account>, whole_process: bool) -> Result<Self, Errno> {
         let statm = open_own("/proc/self/statm")?;
-        Ok(Self { account, statm, whole_process, entered: AtomicU64::new(0), inherited: AtomicU64::new(0) })
+        Ok(Self {
+            account,
+            statm,
+            whole_process,
+            entered: AtomicU64::new(0),
+            related: AtomicBool::new(false),
+            divided: AtomicU64::new(0),
+            next_look: AtomicU64::new(0),
+        })
     }
 
     pub(crate) fn segment(&self) -> &Segment {
@@ -74,11 +87,17 @@ impl Usage {
         self.statm.as_raw_fd()
     }
 
+    /// Before a fork: a slot for the child, which inherits all that this process has but for so many pages, which it copies at once.
+    pub(crate) fn prepare_child(&self, copied: usize) -> io::Result<SlotId> {
+        self.related.store(true, Ordering::Relaxed);
+        let inherited = self.anonymous().saturating_sub((copied * PAGE) as u64);
+        self.segment().prepare_child(self.slot(), inherited)
+    }
+
     /// In a forked child: its own slot and its own statm.
     pub(crate) fn become_child(&self, slot: SlotId) -> Result<(), Errno> {
         self.account.slot.store(slot.0, Ordering::Relaxed);
         self.follow_thread()?;
-        self.inherited.store(self.anonymous(), Ordering::Relaxed);
         self.entered.store(0, Ordering::Relaxed);
         Ok(())
     }
@@ -94,7 +113,8 @@ impl Usage {
         let anonymous = if self.whole_process { self.anonymous() } else { resident + pool };
         let least = if self.whole_process { BUFFERS } else { 0 };
         let own = anonymous.saturating_sub(resident + pool).max(least);
-        let mut shared = self.inherited.fetch_min(anonymous, Ordering::Relaxed).min(anonymous);
+        self.segment().inherited_at_most(self.slot(), anonymous);
+        let mut shared = self.segment().inherited(self.slot());
         let mut less = |bytes: u64| {
             let part = bytes.min(shared);
             shared -= part;
@@ -119,31 +139,56 @@ impl Usage {
         }
     }
 
-    /// In a forked child: what it has written since, or its parent has given up, is its own now. Walks the page tables: a
-    /// millisecond for some hundred megabytes. Another process does nothing here.
-    pub(crate) fn disinherit(&self) {
-        if self.inherited.load(Ordering::Relaxed) == 0 {
+    /// What this process has inherited and is its own by now, as far as nobody told. Walks the page tables: a
+    /// millisecond for some hundred megabytes, a twentieth of the time at most.
+    pub(crate) fn look_for_own(&self) {
+        /// How long after a look the next one comes, in multiples of what it takes.
+        const REST: u64 = 20;
+        let start = sys::now_ns();
+        let next = self.next_look.load(Ordering::Relaxed);
+        let begin = || self.next_look.compare_exchange(next, u64::MAX, Ordering::Relaxed, Ordering::Relaxed);
+        if start < next || self.segment().inherited(self.slot()) == 0 || begin().is_err() {
             return;
         }
-        let Some(private) = private_bytes() else { return };
-        self.inherited.fetch_min(self.anonymous().saturating_sub(private), Ordering::Relaxed);
+        if let Some(private) = private_bytes() {
+            let shared = self.anonymous().saturating_sub(private);
+            self.segment().inherited_at_most(self.slot(), shared);
+        }
+        let end = sys::now_ns();
+        self.next_look.store(end + (end - start) * REST, Ordering::Relaxed);
     }
 
-    /// Whether this is a forked child that may still share memory with its parent.
-    pub(crate) fn is_heir(&self) -> bool {
-        self.inherited.load(Ordering::Relaxed) > 0
+    /// Whether pages of this process may be another's too. Notices when there is no such process any more.
+    pub(crate) fn look_at_relatives(&self) -> bool {
+        let related = self.is_related() && self.segment().in_common(self.slot()) > 0;
+        self.related.store(related, Ordering::Relaxed);
+        related
     }
 
-    /// In a forked child: so many pages of what it shares are its own from now on, or gone.
-    pub(crate) fn no_more_shared(&self, pages: u32) {
-        let less = |bytes: u64| Some(bytes.saturating_sub(u64::from(pages) * PAGE as u64));
-        let _ = self.inherited.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    /// The same, as it was when somebody looked last.
+    pub(crate) fn is_related(&self) -> bool {
+        self.related.load(Ordering::Relaxed)
     }
 
-    /// In a forked child: whether the run would have used up most of its limit if the child wrote to all that it shares.
+    /// So many pages that were in common with others are this process's own, or theirs alone, from now on.
+    pub(crate) fn divide(&self, pages: u32) {
+        if pages > 0 {
+            let bytes = u64::from(pages) * PAGE as u64;
+            self.divided.fetch_add(bytes, Ordering::Relaxed);
+            self.segment().divide(self.slot(), bytes);
+        }
+    }
+
+    /// Bytes that were told to [`Usage::divide`] so far.
+    pub(crate) fn divided(&self) -> u64 {
+        self.divided.load(Ordering::Relaxed)
+    }
+
+    /// Whether the run would have used up most of its limit if all that is in common were written to.
     pub(crate) fn could_come_short(&self) -> bool {
-        let (inherited, limit) = (self.inherited.load(Ordering::Relaxed), self.segment().limit());
-        inherited > 0 && self.segment().in_use() + inherited > limit - limit / 4
+        let limit = self.segment().limit();
+        let common = if self.is_related() { self.segment().in_common(self.slot()) } else { 0 };
+        common > 0 && self.segment().in_use() + common > limit - limit / 4
     }
 
     /// Bytes over the mark at which the evictor starts.

@@ -4,7 +4,6 @@ use crate::Host;
 use crate::engine::{Engine, STAGING_BLOCKS};
 use crate::evict::Evictor;
 use crate::fault::Handler;
-use crate::sys;
 use crate::thicken::Thickener;
 use crate::trace::Trace;
 use rustix::io::Errno;
@@ -20,8 +19,9 @@ const HANDLER_BLOCKS: usize = 2;
 
 /// How long the evictor stays awake when it has done its work: a fault or two.
 const AWAKE: Duration = Duration::from_micros(200);
-/// How long after a look at what a forked child still shares the next one comes, in multiples of what it takes.
-const REST: u64 = 50;
+/// How often the keeper does its work, and how often where memory is short and in common with other processes.
+const KEEPER: Duration = Duration::from_millis(20);
+const KEEPER_OF_GUARDED: Duration = Duration::from_millis(5);
 /// How often in turn, and how long, the evictor leaves it to a process with older pages to make room.
 const OTHERS_TURNS: u32 = 5;
 const OTHERS_TURN: Duration = Duration::from_micros(200);
@@ -107,8 +107,11 @@ fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
             // What the store would refuse is not worth compressing.
             engine.shrink();
         }
+        let before = engine.burden();
         let evicted = evictor.evict(engine, EVICTOR_BLOCKS);
+        engine.usage.look_for_own();
         engine.refresh_usage();
+        engine.squeeze_if_in_vain(before);
         engine.publish_oldest();
         engine.answer(Some(evicted.pages));
         if evicted.pages > 0 || (evicted.refused > 0 && engine.shrink()) {
@@ -142,19 +145,15 @@ fn keep(engine: &Engine) {
     if let Err(errno) = engine.usage.follow_thread() {
         engine.die(&format!("the memory in use cannot be told ({errno})"));
     }
-    let mut next_look = 0;
     while !engine.stopping.load(Ordering::Acquire) {
         {
             let _inside = engine.gate.enter();
             if engine.store().needs_shrink() {
                 engine.shrink();
             }
-            let now = sys::now_ns();
-            if now >= next_look {
-                engine.usage.disinherit();
-                next_look = now + (sys::now_ns() - now) * REST;
-            }
+            engine.usage.look_for_own();
             engine.refresh_usage();
+            engine.lift_guard_if_alone();
             engine.guard_if_short();
             engine.share_pool();
             engine.publish_books();
@@ -164,6 +163,6 @@ fn keep(engine: &Engine) {
         if engine.over_low() > 0 {
             engine.evictor().call();
         }
-        engine.keeper.wait(Duration::from_millis(20));
+        engine.keeper.wait(if engine.is_guarded() { KEEPER_OF_GUARDED } else { KEEPER });
     }
 }

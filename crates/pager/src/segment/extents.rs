@@ -84,7 +84,7 @@ mod tests {
         let (_fd, segment) = segment(70);
         let parent = segment.attach(&|_| ()).unwrap();
         let taken: Vec<u32> = (0..70).filter_map(|_| segment.take_extent(parent)).collect();
-        let child = segment.prepare_child(parent).unwrap();
+        let child = segment.prepare_child(parent, 0).unwrap();
         segment.adopt(child).unwrap();
         let discarded = RefCell::new(vec![]);
         let discard = |extent| discarded.borrow_mut().push(extent);

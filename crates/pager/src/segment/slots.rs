@@ -76,7 +76,7 @@ impl Identity {
 
 impl Slot {
     /// Waits for a forked child to adopt it.
-    fn is_prepared(&self) -> bool {
+    pub(super) fn is_prepared(&self) -> bool {
         self.start_time.load(Ordering::Relaxed) == PREPARED
     }
 }
@@ -125,6 +125,7 @@ impl Segment {
                 slot.start_stack.store(owner.start_stack, Ordering::Relaxed);
                 slot.view.store(view, Ordering::Relaxed);
                 slot.balance.reset();
+                slot.heritage.reset();
                 // MAX_PROCESSES fits.
                 self.header()
                     .slots_used
@@ -136,14 +137,14 @@ impl Segment {
         Err(io::Error::other("too many managed processes"))
     }
 
-    /// Before a fork: takes a slot for the child and a count on every extent that `parent` holds, so that what
-    /// the child will inherit stays readable whatever the parent does, even if it ends at once. The slot is under the
+    /// Before a fork: takes a slot for the child, which inherits `bytes` of memory, and a count on every extent that `parent`
+    /// holds, so that what the child will inherit stays readable whatever the parent does, even if it ends at once. The slot is under the
     /// parent's name, and never reaped, until [`Segment::adopt`]; if the fork fails or the child is killed before
     /// that, what it holds is lost to the run.
     ///
     /// # Errors
     /// As [`Segment::attach`].
-    pub fn prepare_child(&self, parent: SlotId) -> io::Result<SlotId> {
+    pub fn prepare_child(&self, parent: SlotId, bytes: u64) -> io::Result<SlotId> {
         let of = &self.slots()[parent.0];
         let child = self.claim(Identity {
             pid: of.pid.load(Ordering::Relaxed),
@@ -157,6 +158,7 @@ impl Segment {
             }
             self.held(child)[index].store(bits, Ordering::Relaxed);
         }
+        self.bequeath(parent, child, bytes);
         Ok(child)
     }
 
@@ -198,6 +200,8 @@ impl Segment {
                 self.release_extent(id, extent_number(index * 64 + bit), discard);
             }
         }
+        self.pass_on(id);
+        slot.heritage.reset();
         for gauge in Gauge::ALL {
             self.publish(id, *gauge, 0);
         }
@@ -328,7 +332,7 @@ mod tests {
     fn a_slot_reaped_before_it_was_adopted_is_refused() {
         let (_fd, segment) = segment(1);
         let parent = segment.attach(&|_| ()).unwrap();
-        let child = segment.prepare_child(parent).unwrap();
+        let child = segment.prepare_child(parent, 0).unwrap();
         segment.release(child, &|_| ());
         segment.adopt(child).unwrap_err();
     }
