@@ -32,8 +32,9 @@ const PATIENCE_MS: u32 = 5000;
 const REAP_MS: u32 = 200;
 /// Heat for a page that comes back at once.
 const HOTTEST: u16 = 12;
-/// Faults between two looks at the memory beside managed pages and pool.
+/// Faults between two looks at the memory beside managed pages and pool, and where that may become two by what they do.
 const REFRESH: u32 = 256;
+const REFRESH_OF_RELATED: u32 = 32;
 
 /// The state of the thread that resolves faults.
 pub(crate) struct Handler {
@@ -110,7 +111,9 @@ impl Handler {
             return;
         }
         self.served = self.served.wrapping_add(1);
-        if self.served.is_multiple_of(REFRESH) {
+        let often = if engine.usage.is_related() { REFRESH_OF_RELATED } else { REFRESH };
+        if self.served.is_multiple_of(often) {
+            engine.usage.look_for_own();
             engine.refresh_usage();
         }
         self.make_room(engine);

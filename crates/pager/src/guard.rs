@@ -97,6 +97,7 @@ impl Engine {
     /// Then that has to give, once memory is used up.
     pub(crate) fn squeeze_if_in_vain(&self, before: Burden) {
         let now = self.burden();
+        // No more at once: what the pool gives may be in common as well.
         if now.divided > before.divided && now.bytes >= before.bytes && self.over_high() > 0 && self.squeeze()
         {
             self.refresh_usage();

@@ -142,9 +142,9 @@ impl Usage {
     /// What this process has inherited and is its own by now, as far as nobody told. Walks the page tables: a
     /// millisecond for some hundred megabytes, a twentieth of the time at most.
     pub(crate) fn look_for_own(&self) {
-        /// How long after a look the next one comes, in multiples of what it takes.
+        /// How long after a look the next one comes, in multiples of the processor time that it takes.
         const REST: u64 = 20;
-        let start = sys::now_ns();
+        let (start, worked) = (sys::now_ns(), sys::thread_ns());
         let next = self.next_look.load(Ordering::Relaxed);
         let begin = || self.next_look.compare_exchange(next, u64::MAX, Ordering::Relaxed, Ordering::Relaxed);
         if start < next || self.segment().inherited(self.slot()) == 0 || begin().is_err() {
@@ -152,10 +152,11 @@ impl Usage {
         }
         if let Some(private) = private_bytes() {
             let shared = self.anonymous().saturating_sub(private);
-            self.segment().inherited_at_most(self.slot(), shared);
+            let found = self.segment().inherited_at_most(self.slot(), shared);
+            self.divided.fetch_add(found, Ordering::Relaxed);
         }
-        let end = sys::now_ns();
-        self.next_look.store(end + (end - start) * REST, Ordering::Relaxed);
+        let rest = (sys::thread_ns() - worked) * REST;
+        self.next_look.store(sys::now_ns() + rest, Ordering::Relaxed);
     }
 
     /// Whether pages of this process may be another's too. Notices when there is no such process any more.
@@ -179,7 +180,7 @@ impl Usage {
         }
     }
 
-    /// Bytes that were told to [`Usage::divide`] so far.
+    /// Bytes that were told to [`Usage::divide`], or found by looking, so far.
     pub(crate) fn divided(&self) -> u64 {
         self.divided.load(Ordering::Relaxed)
     }

@@ -245,7 +245,7 @@ pub fn within_limit(name: &str, ramfold: &Ramfold, finished: &Finished) {
     assert!(peak <= ramfold.bound(), "{name}: {} MiB resident under -m {} MiB", peak / MIB, limit / MIB);
 }
 
-fn report(name: &str, how: &str, finished: &Finished) {
+pub fn report(name: &str, how: &str, finished: &Finished) {
     eprintln!("{name}, {how}: peak {} MiB, {:.1} s", finished.peak / MIB, finished.elapsed.as_secs_f64());
 }
 

@@ -67,9 +67,9 @@ impl Segment {
         self.heritage(slot).inherited.load(Ordering::Relaxed)
     }
 
-    /// The process has inherited at most `bytes`.
-    pub(crate) fn inherited_at_most(&self, slot: SlotId, bytes: u64) {
-        self.heritage(slot).limit(bytes);
+    /// The process has inherited at most `bytes`. Returns by how much that is less than was thought.
+    pub(crate) fn inherited_at_most(&self, slot: SlotId, bytes: u64) -> u64 {
+        self.heritage(slot).limit(bytes)
     }
 
     /// Bytes of which there would come to be more if the process wrote to all that it has.
