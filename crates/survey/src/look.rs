@@ -21,6 +21,8 @@ use twox_hash::XxHash3_64;
 
 /// The most pages that are read and hashed: 1 GiB.
 pub const LOOKED_AT: u64 = 1 << 18;
+/// How many pages before it is read each is announced.
+const AHEAD: usize = 128;
 /// Pages that are compressed.
 pub const MEASURED: usize = 1 << 13;
 /// The choice has no meaning beside being random, so surveys of the same memory choose the same pages.
@@ -83,7 +85,10 @@ pub fn look(population: &Population, mut progress: impl FnMut(u64, u64)) -> Resu
     let (total, mut page) = (ranks.len() as u64, [0; PAGE_SIZE]);
     let mut look = Look::empty(population);
     let mut seen = Vec::new();
-    for (done, rank) in ranks.into_iter().enumerate() {
+    for (done, rank) in ranks.iter().copied().enumerate() {
+        if let Some(ahead) = ranks.get(done + AHEAD) {
+            population.announce(population.at(*ahead));
+        }
         if done % 4096 == 0 {
             progress(done as u64, total);
         }
