@@ -122,7 +122,8 @@ pub(crate) fn median_of<T>(sides: &Sides<T>, side: Side, value: impl Fn(&T) -> O
 }
 
 /// The middle one, or the mean of the two in the middle.
-fn median(mut values: Vec<f64>) -> Option<f64> {
+#[must_use]
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {

@@ -32,8 +32,9 @@ const PATIENCE_MS: u32 = 5000;
 const REAP_MS: u32 = 200;
 /// Heat for a page that comes back at once.
 const HOTTEST: u16 = 12;
-/// Faults between two looks at the memory beside managed pages and pool, and where that may become two by what they do.
+/// Faults between two looks at the memory beside managed pages and pool.
 const REFRESH: u32 = 256;
+/// The same where other processes share that since a fork: a load writes to the pool, and the kernel copies.
 const REFRESH_OF_RELATED: u32 = 32;
 
 /// The state of the thread that resolves faults.

@@ -144,12 +144,15 @@ impl Usage {
     pub(crate) fn look_for_own(&self) {
         /// How long after a look the next one comes, in multiples of the processor time that it takes.
         const REST: u64 = 20;
-        let (start, worked) = (sys::now_ns(), sys::thread_ns());
-        let next = self.next_look.load(Ordering::Relaxed);
-        let begin = || self.next_look.compare_exchange(next, u64::MAX, Ordering::Relaxed, Ordering::Relaxed);
-        if start < next || self.segment().inherited(self.slot()) == 0 || begin().is_err() {
+        if self.segment().inherited(self.slot()) == 0 {
             return;
         }
+        let next = self.next_look.load(Ordering::Relaxed);
+        let begin = || self.next_look.compare_exchange(next, u64::MAX, Ordering::Relaxed, Ordering::Relaxed);
+        if sys::now_ns() < next || begin().is_err() {
+            return;
+        }
+        let worked = sys::thread_ns();
         if let Some(private) = private_bytes() {
             let shared = self.anonymous().saturating_sub(private);
             let found = self.segment().inherited_at_most(self.slot(), shared);

@@ -7,6 +7,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
+use ramfold_bench::comparison::median;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -75,11 +76,12 @@ fn main() -> Result<()> {
         options.order, options.mib, options.seconds, options.runs
     );
     println!("beside it                 touches/s   of alone   a look (s)");
-    let alone = median(rounds[0].iter().map(|round| round.rate));
+    let rate = |rounds: &[Round]| median(rounds.iter().map(|round| round.rate).collect()).context("no round");
+    let alone = rate(&rounds[0])?;
     for ((_, name), rounds) in SIDES.iter().zip(&rounds) {
-        let rate = median(rounds.iter().map(|round| round.rate));
-        let look = median(rounds.iter().flat_map(|round| round.looks.iter().copied()));
-        let look = if look.is_nan() { "-".into() } else { format!("{look:.2}") };
+        let rate = rate(rounds)?;
+        let look = median(rounds.iter().flat_map(|round| round.looks.iter().copied()).collect());
+        let look = look.map_or_else(|| "-".into(), |seconds| format!("{seconds:.2}"));
         println!("{name:<24} {rate:>10.0} {:>10.3} {look:>12}", rate / alone);
     }
     Ok(())
@@ -143,10 +145,4 @@ fn signal(program: &Running, signal: i32) {
     let Ok(pid) = i32::try_from(program.0.id()) else { return };
     // SAFETY: plain integers; the child has not been waited for.
     unsafe { libc::kill(pid, signal) };
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
