@@ -68,9 +68,8 @@ fn under_limit(name: &str, arguments: &[&str]) {
     assert!(limited.status.success(), "{name} {arguments:?}: {} {}", limited.status, limited.stderr);
 }
 
-/// Children that write to all that they share, all at once, need more for a moment (docs/platform.md); and a process that shares
-/// another's memory (syscalls_evicted) is counted twice from outside.
-const UNCOUNTED: [&str; 2] = ["heirs", "syscalls_evicted"];
+/// A process that shares another's memory is counted twice from outside.
+const COUNTED_TWICE: [&str; 1] = ["syscalls_evicted"];
 
 /// Without ramfold first (the program itself must be right), then with pressure of more than the limit.
 fn property(name: &str) {
@@ -93,7 +92,7 @@ fn property(name: &str) {
         let limited = run(&program, Some(&ramfold), &scratch.path().join(mode));
         common::report(name, mode, &limited);
         assert!(limited.status.success(), "{name}, {mode}: {} {}", limited.status, limited.stderr);
-        if !UNCOUNTED.contains(&name) {
+        if !COUNTED_TWICE.contains(&name) {
             within_limit(name, &ramfold, &limited);
         }
     }

@@ -12,8 +12,10 @@
 //! that even a hot page leaves once before its heat is known.
 //!
 //! Where UFFDIO_MOVE is missing, or refuses because the program may not write the page, detaching is: write-protect,
-//! copy, MADV_DONTNEED, all under the group lock; the rest is the same. Pages that are shared since a fork are first
-//! made the process's own. Pinned pages (MOVE answers EBUSY) stay.
+//! copy, MADV_DONTNEED, all under the group lock; the rest is the same. Pinned pages (MOVE answers EBUSY) stay.
+//!
+//! Pages that are in common since a fork are first made the process's own. Until the last of those that have them evicts them
+//! as well nothing is freed, and each has its own compressed copy: so over the limit they go last ([`crate::guard`]).
 
 use crate::engine::Engine;
 use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, GROUP_PAGES, Group, State};
@@ -85,19 +87,16 @@ impl Evictor {
     }
 
     /// Evicts the cold pages of the next blocks, as many blocks as the window has places and `blocks` allows.
-    /// Called inside the gate.
+    /// Over the limit, what other processes have as well stays as long as there is anything else. Called inside the gate.
     pub(crate) fn evict(&mut self, engine: &Engine, blocks: usize) -> Evicted {
         let mut evicted = Evicted::default();
         let most = blocks.min(self.places.len());
-        // A pass over mostly hot blocks ends too.
-        let patience = engine.queue().len().min(most * 64);
         let mut taken = 0;
-        while taken < most && evicted.looked_at < patience {
-            let Some(stretch) = next_stretch(engine, most - taken) else { break };
-            evicted.looked_at += stretch.len().max(1);
-            if !stretch.is_empty() {
-                taken += self.detach_stretch(engine, stretch, self.places.start + taken);
-            }
+        if engine.usage.is_related() && engine.over_high() > 0 {
+            taken = self.detach_next(engine, most, &mut evicted, |blocks| !engine.is_in_common(blocks));
+        }
+        if taken == 0 {
+            taken = self.detach_next(engine, most, &mut evicted, |_| true);
         }
         for index in 0..self.batch.len() {
             self.store(engine, index);
@@ -113,6 +112,33 @@ impl Evictor {
         self.batch.clear();
         engine.count(Counter::EvictedPages, evicted.pages as u64);
         evicted
+    }
+
+    /// Detaches what may leave of the next stretches that are `wanted`. Returns how many places that takes.
+    fn detach_next(
+        &mut self,
+        engine: &Engine,
+        most: usize,
+        evicted: &mut Evicted,
+        wanted: impl Fn(&Range<usize>) -> bool,
+    ) -> usize {
+        // A pass over mostly hot blocks ends too.
+        let patience = engine.queue().len().min(most * 64);
+        let (mut taken, mut looked_at) = (0, 0);
+        while taken < most && looked_at < patience {
+            let Some(stretch) = next_stretch(engine, most - taken) else { break };
+            looked_at += stretch.len().max(1);
+            if stretch.is_empty() {
+                continue;
+            }
+            if wanted(&stretch) {
+                taken += self.detach_stretch(engine, stretch, self.places.start + taken);
+            } else {
+                requeue(engine, &engine.pages.lock(stretch.start * BLOCK_PAGES), stretch);
+            }
+        }
+        evicted.looked_at += looked_at;
+        taken
     }
 
     /// Detaches what may leave of a stretch, whose eviction has begun. Returns how many places it takes, from `place` on.
@@ -226,10 +252,17 @@ fn commit(engine: &Engine, detached: &Detached, evicted: &mut Evicted) {
     release(engine, &group, detached);
 }
 
-/// Ends the eviction of a stretch; its group is locked. A block with resident pages is in the queue, one without is not.
+/// Ends the eviction of a stretch; its group is locked.
 fn release(engine: &Engine, group: &Group<'_>, detached: &Detached) {
-    for (at, block) in detached.blocks.clone().enumerate() {
+    for at in 0..detached.blocks.len() {
         engine.staging.hold(detached.place + at, None);
+    }
+    requeue(engine, group, detached.blocks.clone());
+}
+
+/// Nobody evicts these blocks any more; their group is locked. A block with resident pages is in the queue, one without is not.
+fn requeue(engine: &Engine, group: &Group<'_>, blocks: Range<usize>) {
+    for block in blocks {
         engine.pages.block(block).end_eviction();
         let first = block * BLOCK_PAGES;
         if (first..first + BLOCK_PAGES).any(|page| group.state(page) == State::Resident) {

@@ -142,7 +142,9 @@ fn c_source(seed: u32) -> String {
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let Some(path) = arguments.next() else { bail!("usage: collect-pages FILE [MEGABYTES]") };
+    let Some(path) = arguments.next().filter(|path| !path.starts_with('-')) else {
+        bail!("usage: collect-pages FILE [MEGABYTES]")
+    };
     let wanted = arguments.next().map_or(Ok(100), |text| text.parse::<u64>())? << 20;
     let mut out = BufWriter::new(File::create(&path).with_context(|| path.clone())?);
     let mut written = 0;

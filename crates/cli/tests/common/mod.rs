@@ -31,7 +31,6 @@ pub struct Program {
     /// Files that it writes into its working directory.
     outputs: Vec<String>,
     patience: Duration,
-    writes_what_it_inherits: bool,
 }
 
 impl Program {
@@ -39,14 +38,7 @@ impl Program {
     pub fn new<W: AsRef<OsStr>>(name: &str, words: &[W]) -> Self {
         let words = words.iter().map(|word| word.as_ref().to_owned()).collect();
         let patience = Duration::from_secs(300);
-        Self {
-            name: name.to_owned(),
-            words,
-            variables: Vec::new(),
-            outputs: Vec::new(),
-            patience,
-            writes_what_it_inherits: false,
-        }
+        Self { name: name.to_owned(), words, variables: Vec::new(), outputs: Vec::new(), patience }
     }
 
     pub fn variable(mut self, name: &str, value: &str) -> Self {
@@ -56,13 +48,6 @@ impl Program {
 
     pub fn output(mut self, file: &str) -> Self {
         self.outputs.push(file.to_owned());
-        self
-    }
-
-    /// Its forked children write much of what they inherit: for some milliseconds that counts for nobody
-    /// (docs/platform.md), so its peak is shown and not held against the limit.
-    pub fn writes_what_it_inherits(mut self) -> Self {
-        self.writes_what_it_inherits = true;
         self
     }
 
@@ -232,9 +217,7 @@ pub fn same_in_shares(program: &Program, shares: &[u64], option_sets: &[&[&str]]
                 limited.stderr
             );
             same_files(program, &plain, &limited, &name);
-            if !program.writes_what_it_inherits {
-                within_limit(&program.name, &ramfold, &limited);
-            }
+            within_limit(&program.name, &ramfold, &limited);
             fs::remove_dir_all(&limited.directory).unwrap();
         }
     }
