@@ -37,7 +37,8 @@ impl FileTier {
         while let Some(extent) = next {
             self.empty(log, extent)?;
             if self.tables().extent(extent).is_none() {
-                // It went back to the source. Another process may be quicker: then there is no spare for a time.
+                // It went back to the source. Another process may be quicker, or a discard that emptied it not done yet: then the
+                // next extent to be had is the spare.
                 log.spare = self.acquire();
                 return Ok(());
             }

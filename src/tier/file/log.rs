@@ -162,12 +162,16 @@ impl FileTier {
     fn next_extent(&self, log: &mut Log) -> Result<(), WriteError> {
         self.seal_open(log);
         let Some(extent) = self.acquire() else { return self.clean(log) };
-        let first = log.begun == 0;
-        self.open_extent(log, extent);
         // The spare is taken with the second extent: most processes never need one.
-        if !first && log.spare.is_none() {
+        if log.begun > 0 && log.spare.is_none() && !self.tables().is_empty() {
             log.spare = self.acquire();
+            if log.spare.is_none() {
+                // The last one there is. Filled, it would leave the cleaner without a place to begin.
+                log.spare = Some(extent);
+                return self.clean(log);
+            }
         }
+        self.open_extent(log, extent);
         Ok(())
     }
 

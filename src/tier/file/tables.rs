@@ -119,6 +119,11 @@ impl Tables {
         self.extents.get(&extent)
     }
 
+    /// Whether no extent holds anything or is open.
+    pub(super) fn is_empty(&self) -> bool {
+        self.extents.is_empty()
+    }
+
     /// Leaves an extent out of further cleaning.
     pub(super) fn set_stuck(&mut self, extent: u32) {
         if let Some(extent) = self.extents.get_mut(&extent) {

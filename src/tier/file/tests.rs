@@ -305,6 +305,52 @@ fn a_child_reads_what_it_inherited_and_writes_its_own() {
     assert_eq!((nonces(&parent), nonces(&child)), (1, 2));
 }
 
+/// A source where a released extent cannot be had at once: its space is being given back, or another process was quicker.
+#[derive(Debug)]
+struct Late {
+    extents: LocalExtents,
+    /// Extents that are not handed out though they are there.
+    withheld: AtomicUsize,
+}
+
+impl ExtentSource for Arc<Late> {
+    fn acquire(&self) -> Option<u32> {
+        let extent = self.extents.acquire()?;
+        if self.withheld.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_err() {
+            return Some(extent);
+        }
+        self.extents.release(extent);
+        None
+    }
+
+    fn release(&self, extent: u32) {
+        self.extents.release(extent);
+    }
+}
+
+#[test]
+fn a_spare_that_comes_late_is_not_lost() {
+    let source = Arc::new(Late { extents: LocalExtents::new(8 * MIB), withheld: AtomicUsize::new(0) });
+    let tier = FileTier::new(file(), Box::new(Arc::clone(&source)), KEY, 1);
+    let mut random = 3;
+    let mut live = write(&tier, 0..400).unwrap();
+    while let Ok(more) = write(&tier, live.len() as u64..live.len() as u64 + 50) {
+        live.extend(more);
+    }
+    let kept = live.len() * 2 / 3;
+    thin_out(&tier, &mut live, kept, &mut random);
+    for round in 0..200u64 {
+        // Now and then the cleaner gets no extent for the one that it has emptied.
+        if round % 20 == 0 {
+            source.withheld.store(1, Relaxed);
+        }
+        live.extend(write(&tier, 100_000 + round * 50..100_050 + round * 50).expect("two thirds are live"));
+        thin_out(&tier, &mut live, kept, &mut random);
+    }
+    live.iter().for_each(|(slot, number)| assert_holds(&tier, *slot, *number));
+    tier.tables().check();
+}
+
 /// A device whose writes stand still until they are let go.
 #[derive(Debug)]
 struct Slow {
