@@ -7,13 +7,13 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::cgroup::Cgroup;
 use common::memory::Sampler;
 use common::{
-    MODES, Program, Ramfold, Running, heavy, need, run_command, same_in_shares, scratch, test_file,
-    within_limit,
+    MODES, Program, Ramfold, Running, heavy, need, same_in_shares, scratch, test_file, within_limit,
 };
 
 const MIB: u64 = 1 << 20;
@@ -97,16 +97,14 @@ fn cgroup_without_swap() {
     if !(need::userfaultfd() && need::root() && need::programs(&["python3"])) {
         return;
     }
-    let Some(cgroup) = Cgroup::without_swap(256 * MIB) else {
+    let Some(group) = Cgroup::without_swap(256 * MIB).map(Arc::new) else {
         return;
     };
     let script = format!("{}/../bench/scripts/dictionary.py", env!("CARGO_MANIFEST_DIR"));
     let program = Program::new("dictionary", &[&python(), &script, "2000000", "20000"]);
     let scratch = scratch();
     let contained = |ramfold: Option<&Ramfold>| {
-        let mut command = program.command(ramfold);
-        cgroup.contain(&mut command);
-        run_command(command, ramfold, &scratch.path().join("contained"), Duration::from_secs(300))
+        common::run_in(Some(Arc::clone(&group)), &program, ramfold, &scratch.path().join("contained"))
     };
     let killed = contained(None);
     assert!(!killed.status.success(), "256 MiB were enough without ramfold");
@@ -280,6 +278,7 @@ fn checksum(output: &str) -> serde_json::Value {
 
 struct Redis {
     server: Running,
+    group: Option<Arc<Cgroup>>,
     socket: PathBuf,
 }
 
@@ -298,8 +297,9 @@ impl Redis {
             "--enable-debug-command",
             "yes",
         ]);
-        let server = Running::start(&mut Program::new("redis", &words).command(ramfold));
-        let mut redis = Self { server, socket };
+        let group = Cgroup::new().map(Arc::new);
+        let mut command = Program::new("redis", &words).command(ramfold);
+        let mut redis = Self { server: Running::start_in(group.as_deref(), &mut command), group, socket };
         redis.wait_until(|redis| redis.ask(&["PING"]) == "PONG");
         redis
     }
@@ -340,6 +340,11 @@ impl Redis {
         meanwhile
     }
 
+    fn sample(&self, ramfold: Option<&Ramfold>) -> Sampler {
+        let bound = ramfold.map_or(u64::MAX, Ramfold::bound);
+        Sampler::start(self.server.child.id(), self.group.clone(), bound)
+    }
+
     fn shut_down(mut self) {
         self.ask(&["SHUTDOWN", "NOSAVE"]);
         let status = self.server.child.wait().unwrap();
@@ -353,7 +358,7 @@ fn redis_digests(keys: u32, ramfold: Option<&Ramfold>) -> ([String; 2], u64) {
     const CHANGE: &str = "for i = 0, ARGV[1] - 1, 7 do redis.call('SET', 'key:' .. i, string.rep(i, 20)) end";
     let scratch = scratch();
     let mut redis = Redis::start(scratch.path(), ramfold);
-    let sampler = Sampler::start(redis.server.child.id(), ramfold.map_or(u64::MAX, Ramfold::bound));
+    let sampler = redis.sample(ramfold);
     let count = keys.to_string();
     assert_eq!(redis.ask(&["DEBUG", "POPULATE", &count, "key", "200"]), "OK");
     redis.ask(&["EVAL", CHANGE, "0", &count]);

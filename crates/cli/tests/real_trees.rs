@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::memory::Sampler;
+use common::cgroup::Cgroup;
+use common::memory::{self, Sampler};
 use common::{
     MODES, Program, Ramfold, Running, compiled, heavy, need, run, same_in_shares, scratch, test_file,
     within_limit,
@@ -13,7 +14,8 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -130,8 +132,10 @@ fn served(ramfold: Option<&Ramfold>) -> (BTreeMap<u32, String>, u64) {
         &programs,
         "served:app",
     ];
-    let mut server = Running::start(&mut Program::new("gunicorn", &words).command(ramfold));
-    let sampler = Sampler::start(server.child.id(), ramfold.map_or(u64::MAX, Ramfold::bound));
+    let group = Cgroup::new().map(Arc::new);
+    let mut command = Program::new("gunicorn", &words).command(ramfold);
+    let mut server = Running::start_in(group.as_deref(), &mut command);
+    let sampler = Sampler::start(server.child.id(), group, ramfold.map_or(u64::MAX, Ramfold::bound));
     let started = Instant::now();
     while UnixStream::connect(&socket).is_err() {
         assert!(server.child.try_wait().unwrap().is_none(), "gunicorn ended");
@@ -242,6 +246,54 @@ fn the_tree_outlives_ramfold_and_the_directory_of_the_swap_file() {
         fs::remove_file(&done).unwrap();
     }
     assert_eq!(left(), before);
+}
+
+/// Memory of processes that were killed is there for the others, also if ramfold was killed before them.
+#[test]
+fn the_dead_leave_their_memory_to_the_others_without_ramfold() {
+    if !(need::userfaultfd() && need::programs(&["cc", "bash"])) {
+        return;
+    }
+    let scratch = scratch();
+    let worker = compiled("worker", scratch.path());
+    for options in MODES {
+        let done = scratch.path().join("done");
+        let (worker, result) = (worker.display(), done.display());
+        let script = format!("{worker} 24 600 1 & {worker} 24 600 2 & {worker} 24 0 3; echo $? > {result}");
+        let ramfold = Ramfold::new(20 * MIB, options);
+        let mut command = bash("orphans", &script).command(Some(&ramfold));
+        let mut running = Running::start(command.stdin(Stdio::piped()));
+        let shell = wait_for("the shell", || memory::children(running.child.id()).first().copied());
+        let workers = wait_for("the workers", || Some(memory::children(shell)).filter(|all| all.len() == 3));
+        // All are filled, and the two that touch what they have took it from the one that sleeps.
+        std::thread::sleep(Duration::from_secs(2));
+        running.child.kill().unwrap();
+        running.child.wait().unwrap();
+        for pid in &workers[..2] {
+            // SAFETY: plain integers; the shell has not waited for its children yet.
+            unsafe { libc::kill(pid.cast_signed(), libc::SIGKILL) };
+        }
+        drop(running.child.stdin.take());
+        let mut peak = 0;
+        wait_for("the end", || {
+            peak = peak.max(memory::anonymous(workers[2]));
+            fs::read_to_string(&done).is_ok_and(|text| text == "0\n").then_some(())
+        });
+        assert!(peak > ramfold.limit / 2, "{options:?}: the last one never had more than {} MiB", peak / MIB);
+        fs::remove_file(&done).unwrap();
+    }
+}
+
+/// Asks every millisecond until there is an answer.
+fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "{what} has not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Names with `ramfold` in them.

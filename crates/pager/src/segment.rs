@@ -66,9 +66,10 @@ struct Header {
     key: [AtomicU64; 4],
     /// Anonymous memory of the run's processes that have no slot.
     unmanaged: AtomicU64,
-    /// Who made the segment and looks after it, and its start time.
+    /// Who made the segment and looks after it, its start time, and which `/proc` numbers it so.
     owner: AtomicU32,
     owner_start_time: AtomicU64,
+    owner_view: AtomicU64,
     /// Sum of the charged gauges over all slots and of `unmanaged`, and its highest value.
     in_use: AtomicU64,
     peak: AtomicU64,

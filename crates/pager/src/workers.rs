@@ -9,7 +9,7 @@ use crate::trace::Trace;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Blocks that the evictor takes in one batch: enough for its fixed costs to vanish, few enough that a fork or a
 /// mremap, which waits for the batch, is not held up for more than about two milliseconds.
@@ -22,6 +22,8 @@ const AWAKE: Duration = Duration::from_micros(200);
 /// How often the keeper does its work, and how often where memory is short and in common with other processes.
 const KEEPER: Duration = Duration::from_millis(20);
 const KEEPER_OF_GUARDED: Duration = Duration::from_millis(5);
+/// How often the keeper looks, where memory is short, whether what has ended still counts because `ramfold run` has ended too.
+const ORPHANED: Duration = Duration::from_millis(200);
 /// How often in turn, and how long, the evictor leaves it to a process with older pages to make room.
 const OTHERS_TURNS: u32 = 5;
 const OTHERS_TURN: Duration = Duration::from_micros(200);
@@ -145,6 +147,7 @@ fn keep(engine: &Engine) {
     if let Err(errno) = engine.usage.follow_thread() {
         engine.die(&format!("the memory in use cannot be told ({errno})"));
     }
+    let mut next_reap = Instant::now();
     while !engine.stopping.load(Ordering::Acquire) {
         {
             let _inside = engine.gate.enter();
@@ -159,6 +162,10 @@ fn keep(engine: &Engine) {
             engine.publish_books();
             engine.trace.iter().for_each(Trace::flush);
             engine.nearly_full.store(engine.is_nearly_full(), Ordering::Relaxed);
+            if engine.over_low() > 0 && Instant::now() >= next_reap {
+                engine.usage.segment().reap_if_orphaned(&|_| ());
+                next_reap = Instant::now() + ORPHANED;
+            }
         }
         if engine.over_low() > 0 {
             engine.evictor().call();

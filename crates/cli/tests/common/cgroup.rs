@@ -1,9 +1,10 @@
-//! A memory cgroup without swap: over the limit, a process in it is killed.
+//! Memory cgroups: one without swap, where a process that goes over the limit is killed; and ones that only count.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Removed on drop.
@@ -13,22 +14,42 @@ pub struct Cgroup(PathBuf);
 impl Cgroup {
     /// A group of `limit` bytes; says why not and gives None where there is no memory controller.
     pub fn without_swap(limit: u64) -> Option<Self> {
-        let name = format!("ramfold-test-{}", std::process::id());
-        let (one, two) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
-        if one.join("memory.limit_in_bytes").exists() {
-            let group = Self::make(one.join(name));
-            group.set("memory.limit_in_bytes", limit);
-            group.set("memory.swappiness", 0);
-            return Some(group);
-        }
-        if fs::write(two.join("cgroup.subtree_control"), "+memory").is_err() {
+        let Some(group) = Self::new() else {
             super::need::skip("no memory cgroup controller");
             return None;
+        };
+        if group.is_of_version_one() {
+            group.set("memory.limit_in_bytes", limit);
+            group.set("memory.swappiness", 0);
+        } else {
+            group.set("memory.max", limit);
+            group.set("memory.swap.max", 0);
         }
-        let group = Self::make(two.join(name));
-        group.set("memory.max", limit);
-        group.set("memory.swap.max", 0);
         Some(group)
+    }
+
+    /// A group without a limit; None where this user cannot make one.
+    pub fn new() -> Option<Self> {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("ramfold-test-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let (one, two) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
+        let of_version_one = one.join("memory.limit_in_bytes").exists();
+        if !of_version_one && fs::write(two.join("cgroup.subtree_control"), "+memory").is_err() {
+            return None;
+        }
+        let path = if of_version_one { one } else { two }.join(name);
+        fs::create_dir(&path).ok().map(|()| Self(path))
+    }
+
+    /// Bytes of anonymous memory that its members have resident, each page counted once, all at the same moment.
+    pub fn anonymous(&self) -> u64 {
+        let name = if self.is_of_version_one() { "rss " } else { "anon " };
+        let stat = fs::read_to_string(self.0.join("memory.stat")).unwrap();
+        stat.lines().find_map(|line| line.strip_prefix(name)?.parse().ok()).unwrap()
+    }
+
+    fn is_of_version_one(&self) -> bool {
+        self.0.join("memory.limit_in_bytes").exists()
     }
 
     /// Makes `command` start as a member.
@@ -36,11 +57,6 @@ impl Cgroup {
         let procs = self.0.join("cgroup.procs");
         // SAFETY: between fork and exec the closure only opens, writes and closes a file.
         unsafe { command.pre_exec(move || fs::write(&procs, "0")) };
-    }
-
-    fn make(path: PathBuf) -> Self {
-        fs::create_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        Self(path)
     }
 
     fn set(&self, file: &str, value: u64) {

@@ -1,5 +1,6 @@
 //! How much memory a process and its descendants have resident, seen from outside.
 
+use super::cgroup::Cgroup;
 use std::collections::HashMap;
 use std::fs;
 use std::sync::Arc;
@@ -15,14 +16,14 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Of the tree of `root`; see [`of_tree`] for `bound`.
-    pub fn start(root: u32, bound: u64) -> Self {
+    /// Of the tree of `root`; see [`of_tree`] for `group` and `bound`.
+    pub fn start(root: u32, group: Option<Arc<Cgroup>>, bound: u64) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&ended);
         let look = move || {
             let mut peak = 0;
             while !seen.load(Ordering::Relaxed) {
-                peak = peak.max(of_tree(root, bound));
+                peak = peak.max(of_tree(root, group.as_deref(), bound));
                 sleep(Duration::from_millis(10));
             }
             peak
@@ -39,9 +40,10 @@ impl Sampler {
 
 /// Bytes of anonymous memory of the tree of `root`, and of shared memory counted once.
 ///
-/// Resident sizes count a page once for each process that shares it after fork. That is quick to read, and enough
-/// while the sum is within `bound`; beyond it the proportional sizes decide, which count every page once.
-pub fn of_tree(root: u32, bound: u64) -> u64 {
+/// Resident sizes count a page once for each process that shares it after fork, and what goes from one process to the
+/// next while they are read twice. That is enough while the sum is within `bound`; beyond it what the memory cgroup
+/// counts decides, that is, each page once and all at the same moment; without one, the proportional sizes, read three times.
+pub fn of_tree(root: u32, group: Option<&Cgroup>, bound: u64) -> u64 {
     let mut tree = vec![root];
     let mut next = 0;
     while next < tree.len() {
@@ -55,18 +57,19 @@ pub fn of_tree(root: u32, bound: u64) -> u64 {
     if anonymous + shared <= bound {
         return anonymous + shared;
     }
+    if let Some(group) = group {
+        return group.anonymous() + shared;
+    }
     let proportional = |pid: &u32| {
         let process = fields(*pid, "smaps_rollup");
         size(&process, "Pss_Anon") + size(&process, "Pss_Shmem")
     };
     let sum = || tree.iter().map(proportional).sum::<u64>();
-    // One process is read after the other: memory that goes from one to the next meanwhile is seen twice. What is over
-    // the bound is so in each of three readings.
     std::iter::repeat_with(sum).take(3).find(|sum| *sum <= bound).unwrap_or_else(sum)
 }
 
 /// Of all threads: each can have forked. A process that has just ended has none.
-fn children(pid: u32) -> Vec<u32> {
+pub fn children(pid: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
     };
@@ -75,6 +78,11 @@ fn children(pid: u32) -> Vec<u32> {
     lists
         .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
         .collect()
+}
+
+/// Bytes of anonymous memory that a process has resident; 0 if it has ended.
+pub fn anonymous(pid: u32) -> u64 {
+    size(&fields(pid, "status"), "RssAnon")
 }
 
 /// The `Name: N kB` lines of a file of /proc/PID, in bytes.

@@ -7,6 +7,7 @@ pub mod heavy;
 pub mod memory;
 pub mod need;
 
+use cgroup::Cgroup;
 use memory::Sampler;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -14,6 +15,7 @@ use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -136,27 +138,29 @@ impl Finished {
 
 /// Runs `program` in the new directory `directory`.
 pub fn run(program: &Program, ramfold: Option<&Ramfold>, directory: &Path) -> Finished {
-    run_command(program.command(ramfold), ramfold, directory, program.patience)
+    run_in(Cgroup::new().map(Arc::new), program, ramfold, directory)
 }
 
-/// The same for a command that was prepared further.
-pub fn run_command(
-    mut command: Command,
+/// The same in a memory cgroup.
+pub fn run_in(
+    group: Option<Arc<Cgroup>>,
+    program: &Program,
     ramfold: Option<&Ramfold>,
     directory: &Path,
-    patience: Duration,
 ) -> Finished {
+    let mut command = program.command(ramfold);
     fs::create_dir_all(directory).unwrap();
     command.current_dir(directory).stdin(Stdio::null());
     command.stdout(File::create(directory.join("stdout")).unwrap());
     command.stderr(File::create(directory.join("stderr")).unwrap());
     let started = Instant::now();
-    let mut running = Running::start(&mut command);
-    let sampler = Sampler::start(running.child.id(), ramfold.map_or(u64::MAX, Ramfold::bound));
+    let mut running = Running::start_in(group.as_deref(), &mut command);
+    let sampler = Sampler::start(running.child.id(), group, ramfold.map_or(u64::MAX, Ramfold::bound));
     let status = loop {
         if let Some(status) = running.child.try_wait().unwrap() {
             break status;
         }
+        let patience = program.patience;
         assert!(started.elapsed() < patience, "{command:?} has not ended after {patience:?}");
         std::thread::sleep(Duration::from_millis(2));
     };
@@ -173,6 +177,12 @@ pub struct Running {
 
 impl Running {
     pub fn start(command: &mut Command) -> Self {
+        Self::start_in(None, command)
+    }
+
+    /// As a member of a memory cgroup.
+    pub fn start_in(group: Option<&Cgroup>, command: &mut Command) -> Self {
+        group.iter().for_each(|group| group.contain(command));
         let child = command.process_group(0).spawn();
         Self { child: child.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}")) }
     }

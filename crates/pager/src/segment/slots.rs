@@ -223,15 +223,26 @@ impl Segment {
     /// Enters the calling process as the one that looks after the segment.
     pub(super) fn become_owner(&self) -> io::Result<()> {
         let own = Identity::own()?;
+        self.header().owner_view.store(proc_view()?, Ordering::Relaxed);
         self.header().owner_start_time.store(own.start_time, Ordering::Relaxed);
         self.header().owner.store(own.pid, Ordering::Relaxed);
         Ok(())
     }
 
+    /// False also for who cannot tell, in a container of its own.
     fn owner_has_ended(&self) -> bool {
-        let (pid, start_time) = (&self.header().owner, &self.header().owner_start_time);
+        let header = self.header();
+        let view = header.owner_view.load(Ordering::Relaxed);
+        let (pid, start_time) = (&header.owner, &header.owner_start_time);
         let (pid, start_time) = (pid.load(Ordering::Relaxed), start_time.load(Ordering::Relaxed));
-        Identity { pid, start_time, start_stack: 0 }.has_ended()
+        proc_view().is_ok_and(|own| own == view) && Identity { pid, start_time, start_stack: 0 }.has_ended()
+    }
+
+    /// For a process that is short of memory: as [`Segment::reap_for_the_owner`], if nobody looks after the segment any more.
+    /// Who has little can get along with it for ever without finding that there is none: what the dead have left must not
+    /// wait for that.
+    pub fn reap_if_orphaned(&self, discard: &dyn Fn(u32)) -> bool {
+        self.owner_has_ended() && self.reap_for_the_owner(discard)
     }
 
     /// For a process that finds no memory: as [`Segment::reap`]; and if nobody looks after the segment any more, what was
@@ -314,8 +325,12 @@ mod tests {
         segment.set_unmanaged(4096);
         assert!(!segment.reap_for_the_owner(&|_| ()));
         assert_eq!(segment.in_use(), 4096, "this process looks after it");
+        assert!(!segment.reap_if_orphaned(&|_| ()));
         segment.header().owner_start_time.fetch_add(1, Ordering::Relaxed);
-        assert!(segment.reap_for_the_owner(&|_| ()) && !segment.reap_for_the_owner(&|_| ()));
+        segment.header().owner_view.fetch_add(1, Ordering::Relaxed);
+        assert!(!segment.reap_for_the_owner(&|_| ()), "whether it has ended cannot be seen from here");
+        segment.header().owner_view.fetch_sub(1, Ordering::Relaxed);
+        assert!(segment.reap_if_orphaned(&|_| ()) && !segment.reap_for_the_owner(&|_| ()));
         assert_eq!(segment.in_use(), 0);
     }
 
