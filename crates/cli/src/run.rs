@@ -70,12 +70,10 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let mut unmanaged = Unmanaged::default();
     let (mut often, mut seldom) = (Pace::new(Duration::ZERO), Pace::new(Duration::from_millis(100)));
     let status = child.wait(&mut || {
-        often.look(|| {
-            run.reap();
-            unmanaged.look(&run.segment, program);
-        });
+        often.look(|| unmanaged.look(&run.segment, program));
         seldom.look(|| {
             stats.sample(&run.segment);
+            run.reap();
             told = run.tell_deaths(told, program);
         });
     });

@@ -169,7 +169,8 @@ pub fn run_in(
     Finished { status, stderr, directory: directory.to_owned(), peak, elapsed: started.elapsed() }
 }
 
-/// A child in a process group of its own, which ends with its owner.
+/// A child in a process group of its own, which ends with its owner: a tree that outlives a failed test holds the pipe open
+/// that the test's output goes to.
 #[derive(Debug)]
 pub struct Running {
     pub child: Child,
@@ -190,11 +191,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.child.try_wait().is_ok_and(|ended| ended.is_some()) {
-            return;
-        }
         let group = -i32::try_from(self.child.id()).unwrap();
-        // SAFETY: plain integers; the child has not been waited for, so the group is still its own.
+        // SAFETY: plain integers; whoever is left of the group, be it the child alone, keeps its number taken.
         unsafe { libc::kill(group, libc::SIGKILL) };
         let _ = self.child.wait();
     }
