@@ -214,6 +214,7 @@ impl Store {
         {
             return self.publish(spot, Entry::same(word)).map(drop);
         }
+        self.index.prefetch(spot.shard());
         let Scratch { codecs, packed, .. } = scratch;
         let packed = self.pack(page, packed, codecs)?;
         if self.knobs.duplicates.load(Relaxed) {
@@ -223,26 +224,26 @@ impl Store {
         self.publish(spot, self.place(room, &packed)).map(drop)
     }
 
-    /// Room is taken before it is known that it is needed, and what the search and the publication look at is asked for:
-    /// all of it is far away as a rule, and comes at the same time.
+    /// The bytes are placed before it is known whether they are needed: what the search looks at is far away as a rule,
+    /// and comes meanwhile.
     fn store_unless_duplicate(&self, spot: &Spot, packed: &Packed) -> Result<(), StoreError> {
         self.dedup.prefetch(packed.hash);
-        self.index.prefetch(spot.shard());
-        let ahead = self.room_ahead(spot.key.pool, packed.bytes.len());
+        let room = self.room_ahead(spot.key.pool, packed.bytes.len());
+        let ahead = room.map(|room| self.place(room, packed));
         if let Some(duplicate) = self.find_duplicate(spot, packed) {
-            if let Some((number, handle)) = ahead {
-                self.zpools.get(number).free(handle);
+            if let Some(entry) = ahead {
+                self.release(entry);
             }
             return match duplicate {
                 Duplicate::Itself => Ok(()),
                 Duplicate::Other(entry) => self.publish(spot, entry).map(drop),
             };
         }
-        let room = match ahead {
-            Some(room) => room,
-            None => self.room(spot.key.pool, packed.bytes.len())?,
+        let entry = match ahead {
+            Some(entry) => entry,
+            None => self.place(self.room(spot.key.pool, packed.bytes.len())?, packed),
         };
-        let (place, pages) = self.publish(spot, self.place(room, packed))?;
+        let (place, pages) = self.publish(spot, entry)?;
         if let Some(place) = place {
             self.dedup.insert(packed.hash, place, pages);
         }

@@ -68,7 +68,7 @@ pub trait Zpool: Send + Sync + Debug {
     /// Writes `bytes` to the front of the object; not more than it was allocated with.
     fn write(&self, handle: Handle, bytes: &[u8]);
 
-    /// Tells that the first `len` bytes of the object will be read soon. A hint: the handle may have been freed.
+    /// Tells that the object, which was allocated with `len` bytes, will be used soon.
     fn prefetch(&self, _handle: Handle, _len: usize) {}
 
     /// Lends the first `len` bytes of the object to `with`, once. `with` must not call the pool.

@@ -25,7 +25,7 @@ use super::arena::{Arena, ArenaOptions, BLOCK_PAGES, BLOCK_SIZE};
 use super::reservation::Table;
 use super::{Handle, MallocError, NewZpoolError, Zpool, lock};
 use crate::page::PAGE_SIZE;
-use crate::prefetch::prefetch_bytes;
+use crate::prefetch::{prefetch, prefetch_bytes};
 
 /// In a tag: the slot is in use, and the other bits are its handle. Without it they are the next free slot.
 const LIVE: u32 = 1 << 31;
@@ -54,6 +54,8 @@ pub struct Zsmalloc {
     sides: Table<[AtomicU32; BLOCK_PAGES]>,
     side_numbers: Mutex<SideNumbers>,
     classes: Box<[Class]>,
+    /// Their shapes side by side: a load wants no more of a class.
+    shapes: Box<[Shape]>,
     class_of_size: Box<[u8]>,
     /// The class where the next bounded compaction begins.
     compact_from: AtomicUsize,
@@ -137,7 +139,8 @@ impl Zsmalloc {
             handles: Handles::new(blocks * (BLOCK_SIZE / MIN_SLOT))?,
             sides: Table::new(blocks)?,
             side_numbers: Mutex::default(),
-            classes: shapes.into_iter().enumerate().map(class).collect(),
+            classes: shapes.iter().copied().enumerate().map(class).collect(),
+            shapes: shapes.into(),
             class_of_size,
             compact_from: AtomicUsize::new(0),
             arena,
@@ -312,7 +315,7 @@ impl Zsmalloc {
     fn object(&self, handle: Handle, len: usize) -> (Pinned<'_>, *mut u8) {
         let handle = handle_index(handle);
         let pinned = self.pin(handle);
-        let shape = &self.classes[usize::from(pinned.zspage.class.get())].shape;
+        let shape = &self.shapes[usize::from(pinned.zspage.class.get())];
         self.assert_live(shape, pinned.place, handle);
         assert!(len <= shape.payload(), "more than the object has");
         let start = usize::from(pinned.place.slot) * shape.size + shape.size - shape.payload();
@@ -411,10 +414,11 @@ impl Zpool for Zsmalloc {
 
     fn prefetch(&self, handle: Handle, len: usize) {
         let place = Place::from_bits(self.handles.get(handle_index(handle)));
-        let zspage = &self.zspages[place.zspage];
-        let shape = &self.classes[usize::from(zspage.class.get())].shape;
-        let bytes = self.arena.ptr(place.zspage, usize::from(place.slot) * shape.size, 0);
-        prefetch_bytes(bytes, TAG + len.min(PREFETCH));
+        prefetch(&raw const self.zspages[place.zspage]);
+        // By the length and not by the descriptor, which is not waited for.
+        let Some(class) = self.class_of_size.get(len) else { return };
+        let start = usize::from(place.slot) * self.shapes[usize::from(*class)].size;
+        prefetch_bytes(self.arena.ptr(place.zspage, start, 0), TAG + len.min(PREFETCH));
     }
 
     fn read(&self, handle: Handle, len: usize, with: &mut dyn FnMut(&[u8])) {
