@@ -27,6 +27,7 @@ fn main() {
     for input in ["src", "crates/pager", "crates/preload", "Cargo.toml", "Cargo.lock"] {
         println!("cargo::rerun-if-changed={}", root.join(input).display());
     }
+    build_start(&root.join("crates/preload/start"));
     let target_dir = PathBuf::from(var("OUT_DIR")).join("preload");
     println!("cargo::rerun-if-env-changed=RUSTC_WORKSPACE_WRAPPER");
     if env::var("RUSTC_WORKSPACE_WRAPPER").is_ok_and(|wrapper| wrapper.ends_with("clippy-driver")) {
@@ -50,6 +51,35 @@ fn main() {
     let status = cargo.status().expect("cargo runs");
     assert!(status.success(), "the preload library did not build: {status}");
     embed(&built.join("preload/libramfold_preload.so"));
+}
+
+/// The library that every program gets, and which loads the other one where that is needed: C without a runtime, so that the
+/// many small processes of a build start quickly.
+fn build_start(sources: &Path) {
+    let library = PathBuf::from(var("OUT_DIR")).join("libramfold_start.so");
+    let mut compile = cc::Build::new().opt_level(2).debug(false).warnings(false).get_compiler().to_command();
+    compile.args([
+        "-std=gnu11",
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-fno-builtin",
+        "-Wall",
+        "-Werror",
+    ]);
+    compile.args([
+        "-U_FORTIFY_SOURCE",
+        "-Wl,-z,initfirst",
+        "-Wl,-z,now",
+        "-Wl,-Bsymbolic-functions",
+        "-Wl,-s",
+        "-o",
+    ]);
+    compile.arg(&library);
+    compile.args(["start.c", "heap.c", "calls.c", "exec.c", "direct.c"].map(|file| sources.join(file)));
+    let status = compile.arg("-ldl").status().expect("the C compiler runs");
+    assert!(status.success(), "the first library did not build: {status}");
+    println!("cargo::rustc-env=RAMFOLD_START={}", library.display());
 }
 
 fn embed(library: &Path) {

@@ -37,7 +37,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unmanaged::Unmanaged;
 
-/// The library that build.rs built.
+/// The library that every program gets, and the one that it loads when the program needs memory; build.rs built them.
+static START: &[u8] = include_bytes!(env!("RAMFOLD_START"));
 static PRELOAD: &[u8] = include_bytes!(env!("RAMFOLD_PRELOAD"));
 
 /// Exit status of a program that ramfold had to kill: that of SIGKILL.
@@ -117,6 +118,7 @@ fn refuse_nesting() -> Result<(), Failure> {
 
 /// What the processes of the run reach through this one.
 struct Run {
+    start: OwnedFd,
     library: OwnedFd,
     segment: Arc<Segment>,
     segment_fd: OwnedFd,
@@ -128,15 +130,19 @@ struct Run {
 impl Run {
     fn prepare(settings: &Settings, trace: Option<File>) -> Result<Self, Failure> {
         let failed = |what: &str, why: &dyn std::fmt::Display| Failure::failed(format!("{what}: {why}"));
-        let library = library().map_err(|error| {
-            let what = "the preload library cannot be put into memory";
-            match error.kind() {
-                ErrorKind::FileTooLarge => {
-                    failed(what, &"file too large (raise ulimit -f to 64 MiB or more)")
+        let in_memory = |name, bytes| {
+            library(name, bytes).map_err(|error| {
+                let what = "the preload library cannot be put into memory";
+                match error.kind() {
+                    ErrorKind::FileTooLarge => {
+                        failed(what, &"file too large (raise ulimit -f to 64 MiB or more)")
+                    }
+                    _ => failed(what, &error),
                 }
-                _ => failed(what, &error),
-            }
-        })?;
+            })
+        };
+        let start = in_memory("ramfold-start", START)?;
+        let library = in_memory("ramfold-preload", PRELOAD)?;
         let swap = swap::open(&settings.swap)?;
         let mut key = [0; 32];
         rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())
@@ -144,17 +150,19 @@ impl Run {
         let (segment_fd, segment) = Segment::create(settings.limit, settings.swap_size(), key)
             .map_err(|e| failed("the run's shared memory cannot be made", &e))?;
         let segment = Arc::new(segment);
-        Ok(Self { library, segment, segment_fd, swap, trace, settings: settings.to_string() })
+        Ok(Self { start, library, segment, segment_fd, swap, trace, settings: settings.to_string() })
     }
 
     /// The variables that make a program a managed one.
     fn environment(&self) -> [(&'static str, OsString); 2] {
-        let mut preload = OsString::from(path(&self.library));
+        let mut preload = OsString::from(path(&self.start));
         if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
             preload.push(OsStr::new(":"));
             preload.push(others);
         }
-        let mut run = format!("{};shm={}", self.settings, path(&self.segment_fd));
+        let (start, library) = (path(&self.start), path(&self.library));
+        let mut run =
+            format!("{};start={start};library={library};shm={}", self.settings, path(&self.segment_fd));
         if let Some(swap) = &self.swap {
             run.push_str(&format!(";swap={}", path(swap)));
         }
@@ -188,12 +196,12 @@ impl Run {
     }
 }
 
-/// The preload library as a file in memory that nobody can change.
-fn library() -> std::io::Result<OwnedFd> {
+/// A library as a file in memory that nobody can change.
+fn library(name: &str, bytes: &[u8]) -> std::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let fd = rustix::fs::memfd_create("ramfold-preload", flags)?;
+    let fd = rustix::fs::memfd_create(name, flags)?;
     let mut file = File::from(fd);
-    file.write_all(PRELOAD)?;
+    file.write_all(bytes)?;
     rustix::fs::fcntl_add_seals(
         &file,
         SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,

@@ -323,14 +323,28 @@ fn a_static_program_is_run_with_a_warning_or_refused() {
 
 #[test]
 fn a_process_that_cannot_be_managed_ends() {
-    let script = r#"RAMFOLD_RUN="limit=64000000;shm=/nowhere" /bin/echo ran; echo "status $?""#;
-    let outcome = run(&["sh", "-c", script]);
+    let outcome = with_settings(";shm=/nowhere");
     assert_eq!(outcome.stdout, "status 125\n");
     assert!(
         one_line(&outcome.stderr).contains("memory cannot be held under the limit"),
         "{}",
         outcome.stderr
     );
+}
+
+#[test]
+fn a_small_process_that_grows_after_the_end_of_ramfold_goes_on_and_says_so() {
+    let outcome = with_settings(";library=/nowhere");
+    assert_eq!(outcome.stdout, "status 0\n");
+    assert!(one_line(&outcome.stderr).contains("not held under the limit any more"), "{}", outcome.stderr);
+}
+
+/// A program that takes a block of 1 MiB, with settings that were added to.
+fn with_settings(more: &str) -> Outcome {
+    let script = format!(
+        r#"RAMFOLD_RUN="${{RAMFOLD_RUN}}{more}"; dd if=/dev/null bs=1M count=1 status=none; echo "status $?""#
+    );
+    run(&["sh", "-c", &script])
 }
 
 #[test]

@@ -10,13 +10,17 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// Touches 40 MiB of text in turn, gives a half up and says what it read. A child that has its own copy reads it too.
+/// Touches 40 MiB of text in turn, gives a half up, and thirty mappings as well, and says what it read. A child that has its own
+/// copy reads it too. (When malloc gives freed memory back is its own affair.)
 const PROGRAM: &str = "
-import os
+import mmap, os
 data = [(str(number) * 40000)[:40000] for number in range(1, 1001)]
 for _ in range(4):
     total = sum(text.count('7') for text in data)
 del data[::2]
+maps = [mmap.mmap(-1, 1 << 18, mmap.MAP_PRIVATE) for _ in range(30)]
+for map in maps: map.write(b'x' * (1 << 18))
+for map in maps: map.close()
 if os.fork() == 0:
     total = sum(text.count('7') for text in data)
     os._exit(0)

@@ -6,7 +6,6 @@
 
 use std::ffi::{CStr, c_char};
 use std::fs::File;
-use std::ptr;
 use std::sync::OnceLock;
 
 use ramfold_pager::segment::{OpenError, Segment};
@@ -50,40 +49,18 @@ pub enum SettingsError {
 }
 
 unsafe extern "C" {
-    static environ: *const *const c_char;
-    /// Where the kernel put argc, argv and the environment: known to the dynamic linker before libc starts.
-    static __libc_stack_end: *const usize;
-}
-
-/// The strings of the environment. Before libc has started, those on the initial stack.
-pub fn strings() -> impl Iterator<Item = &'static CStr> {
-    // SAFETY: both are variables of libc and of the dynamic linker, set before the first call of this library.
-    let mut next = unsafe { if environ.is_null() { initial_environ() } else { environ } };
-    std::iter::from_fn(move || {
-        // SAFETY: the environment ends with a null pointer, and is passed over once.
-        unsafe {
-            if next.is_null() || (*next).is_null() {
-                return None;
-            }
-            let string = CStr::from_ptr(*next);
-            next = next.add(1);
-            Some(string)
-        }
-    })
-}
-
-/// # Safety
-/// `__libc_stack_end` is set: true from the dynamic linker's first steps on.
-unsafe fn initial_environ() -> *const *const c_char {
-    // SAFETY: the layout is fixed by the ABI: argc, argv, null, environment.
-    unsafe {
-        let stack = __libc_stack_end;
-        if stack.is_null() { ptr::null() } else { stack.add(*stack + 2).cast() }
-    }
+    /// What the first library keeps of the environment (start/exec.c), which the program may have changed; ends with a null
+    /// pointer.
+    static ramfold_kept: [*const c_char; 17];
 }
 
 fn value() -> Option<&'static str> {
-    strings().filter_map(|s| s.to_str().ok()).find_map(|s| s.strip_prefix(VARIABLE)?.strip_prefix('='))
+    // SAFETY: written before this library is loaded, and never again; each is a string that stays.
+    let kept = unsafe { (&raw const ramfold_kept).as_ref()? };
+    let strings = kept.iter().take_while(|string| !string.is_null());
+    // SAFETY: the same.
+    let strings = strings.filter_map(|string| unsafe { CStr::from_ptr(*string) }.to_str().ok());
+    strings.into_iter().find_map(|string| string.strip_prefix(VARIABLE)?.strip_prefix('='))
 }
 
 /// The text of the settings, as they were read.

@@ -2,16 +2,17 @@
 //!
 //! Order of locks: the pager's change of phase, the heap's gate (no thread inside mimalloc), the large blocks, the break,
 //! the pager, and last the internal allocator, which the pager itself needs. The handlers are registered before anybody
-//! else's: so the first one runs last before the fork, and the last ones run first after it, before any handler that
-//! touches memory.
+//! else's, by start/start.c: so the first one runs last before the fork, and the last ones run first after it, before any
+//! handler that touches memory.
 
 use std::mem;
 
-use crate::exec::jump;
 use crate::sys::PAGE;
 use crate::tls::{self, Internal, Masked};
 use crate::{brk, gate, host, init, internal, large, libc_data, stack, threads};
 
+/// A handler for fork: the first library registered it before anybody else had one.
+#[unsafe(export_name = "ramfold_before_fork")]
 extern "C" fn before() {
     before_copy(&[]);
 }
@@ -41,6 +42,7 @@ fn own_frames() -> impl Iterator<Item = usize> {
     (here - BELOW..=here + ABOVE).step_by(PAGE)
 }
 
+#[unsafe(export_name = "ramfold_after_fork_parent")]
 extern "C" fn in_parent() {
     // Whatever follows may allocate.
     internal::after_fork();
@@ -53,6 +55,7 @@ extern "C" fn in_parent() {
     init::settle();
 }
 
+#[unsafe(export_name = "ramfold_after_fork_child")]
 extern "C" fn in_child() {
     internal::after_fork();
     let Some(pager) = init::pager() else { return };
@@ -70,12 +73,6 @@ extern "C" fn in_child() {
     threads::only_this_one();
     tls::unmask();
     init::settle();
-}
-
-/// Registers the handlers; the first to do so.
-pub fn register() {
-    // SAFETY: the handlers match the signature and live as long as the process.
-    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
 
 crate::real::function!(fn _Fork() -> libc::pid_t);
@@ -109,6 +106,31 @@ pub fn find() {
     let _internal = Internal::enter();
     // SAFETY: looks for a name only.
     unsafe { ramfold_find_clone() };
+}
+
+macro_rules! jump {
+    ($($name:ident => $target:ident,)*) => {
+        $(
+            mod $name {
+                unsafe extern "C" {
+                    pub fn $target();
+                }
+            }
+
+            /// Jumps to the function in C.
+            ///
+            /// # Safety
+            /// As in C.
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name() {
+                #[cfg(target_arch = "x86_64")]
+                std::arch::naked_asm!("jmp {}", sym $name::$target);
+                #[cfg(target_arch = "aarch64")]
+                std::arch::naked_asm!("b {}", sym $name::$target);
+            }
+        )*
+    };
 }
 
 jump! {

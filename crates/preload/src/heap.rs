@@ -2,8 +2,8 @@
 //!
 //! mimalloc gets its memory from the mmap of this library, so that it lies in the managed range. Blocks of 1 MiB
 //! and more come from the pager one by one (large.rs): they are never copied when they grow, and go back whole.
-//! A pointer's home is known by its address, so any of them can be freed from anywhere; one that is nobody's
-//! (the dynamic linker's own, from before this library was there) is left alone.
+//! A pointer's home is known by its address, so any of them can be freed from anywhere; one that is none of these is
+//! libc's, from before this library was there (start/heap.c).
 
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
@@ -15,7 +15,7 @@ use crate::gate::{self, Pass};
 use crate::init;
 use crate::large;
 use crate::sys::{self, PAGE};
-use crate::{internal, loader, tls};
+use crate::{internal, loader, real, tls};
 
 /// Blocks from this size on come from the pager directly.
 const LARGE: usize = 1 << 20;
@@ -23,6 +23,8 @@ const LARGE: usize = 1 << 20;
 const LARGE_ALIGN: usize = 64 << 10;
 
 unsafe extern "C" {
+    // glibc's own.
+    fn __libc_free(p: *mut c_void);
     fn mi_is_in_heap_region(p: *const c_void) -> bool;
     fn _mi_option_get_fast(option: c_int) -> std::ffi::c_long;
 }
@@ -58,7 +60,7 @@ enum Home {
     Internal,
     Large,
     Heap,
-    Nobody,
+    Libc,
 }
 
 #[inline]
@@ -68,7 +70,7 @@ fn home(p: *const c_void) -> Home {
     }
     // SAFETY: any pointer may be asked about.
     if init::is_active() && !init::range().contains(&p.addr()) || !unsafe { mi_is_in_heap_region(p) } {
-        return if large::owns(p) { Home::Large } else { Home::Nobody };
+        return if large::owns(p) { Home::Large } else { Home::Libc };
     }
     Home::Heap
 }
@@ -151,7 +153,7 @@ fn allocate_aligned(align: usize, size: usize) -> *mut c_void {
 }
 
 /// # Safety
-/// `p` is a live block, null, or nobody's.
+/// `p` is a live block or null.
 #[inline]
 unsafe fn release(p: *mut c_void) {
     if p.is_null() {
@@ -168,7 +170,8 @@ unsafe fn release(p: *mut c_void) {
             // SAFETY: mimalloc owns it.
             unsafe { mi::mi_free(p) }
         }
-        Home::Nobody => {}
+        // SAFETY: libc owns it.
+        Home::Libc => unsafe { __libc_free(p) },
     }
 }
 
@@ -176,7 +179,7 @@ unsafe fn release(p: *mut c_void) {
 /// `p` is a live block.
 unsafe fn usable(p: *const c_void) -> usize {
     match home(p) {
-        Home::Nobody => 0,
+        Home::Libc => libc_usable(p),
         Home::Internal => {
             // SAFETY: the internal allocator owns it.
             unsafe { internal::usable(p) }
@@ -187,6 +190,15 @@ unsafe fn usable(p: *const c_void) -> usize {
             unsafe { mi::mi_usable_size(p) }
         }
     }
+}
+
+real::function!(fn malloc_usable_size(*const c_void) -> usize);
+
+/// Bytes of a block of libc's.
+fn libc_usable(p: *const c_void) -> usize {
+    let _internal = tls::Internal::enter();
+    // SAFETY: libc owns it.
+    malloc_usable_size::get().map_or(0, |usable| unsafe { usable(p) })
 }
 
 /// A block in another home, with the contents of the old one.
@@ -226,10 +238,8 @@ unsafe fn reallocate(p: *mut c_void, size: usize) -> *mut c_void {
                 _ => unsafe { relocate(p, old, size) },
             }
         }
-        Home::Nobody => {
-            sys::set_errno(libc::ENOMEM);
-            ptr::null_mut()
-        }
+        // SAFETY: a live block of that length.
+        Home::Libc => checked(unsafe { relocate(p, libc_usable(p), size) }),
     }
 }
 
@@ -297,8 +307,12 @@ pub unsafe extern "C" fn loaders_realloc(p: *mut c_void, size: usize) -> *mut c_
     if p.is_null() {
         return loaders_malloc(size);
     }
-    // SAFETY: the linker's.
-    unsafe { resize(p, size) }
+    match loader::theirs() {
+        // SAFETY: the linker had it from the program's malloc.
+        Some(theirs) if matches!(home(p), Home::Libc) => unsafe { (theirs.realloc)(p, size) },
+        // SAFETY: the linker's.
+        _ => unsafe { resize(p, size) },
+    }
 }
 
 /// free for it.
@@ -306,8 +320,12 @@ pub unsafe extern "C" fn loaders_realloc(p: *mut c_void, size: usize) -> *mut c_
 /// # Safety
 /// As in C.
 pub unsafe extern "C" fn loaders_free(p: *mut c_void) {
-    // SAFETY: the linker's.
-    unsafe { release(p) }
+    match loader::theirs() {
+        // SAFETY: the linker had it from the program's malloc.
+        Some(theirs) if matches!(home(p), Home::Libc) => unsafe { (theirs.free)(p) },
+        // SAFETY: the linker's.
+        _ => unsafe { release(p) },
+    }
 }
 
 /// # Safety
@@ -397,8 +415,8 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
 
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn malloc_usable_size(p: *mut c_void) -> usize {
+#[unsafe(export_name = "malloc_usable_size")]
+pub unsafe extern "C" fn usable_size(p: *mut c_void) -> usize {
     if p.is_null() {
         return 0;
     }

@@ -1,19 +1,19 @@
-//! The first intercepted call makes the pager, once.
+//! The first call makes the pager, once.
 //!
-//! That call is usually a malloc of the dynamic linker, before any constructor has run and before libc knows the
-//! environment. There is one thread then, so no `Once` is needed: the state is a word, and while it says STARTING
-//! the starting thread is internal and never asks. Without settings the library is inert: mappings go to the kernel,
-//! malloc is mimalloc over plain memory. With settings and no pager the program ends: it would pass its limit.
+//! That call is this library's own constructor, while the first library loads it: there is one thread then, signals are
+//! blocked, and the program's calls do not come here yet. So no `Once` is needed: the state is a word, and while it says
+//! STARTING the starting thread is internal and never asks. With settings and no pager the program ends: it would pass its
+//! limit. Without settings, which the first library does not let come about, the library is inert.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use ramfold_pager::{Mode, Pager};
+use ramfold_pager::Pager;
 
 use crate::tls::{self, Internal};
-use crate::{direct, environ, exec, fork, gate, heap, host, libc_data, loader, lock, stack, threads};
+use crate::{environ, fork, gate, heap, host, libc_data, loader, lock, stack, threads};
 
 const UNSET: u32 = 0;
 const STARTING: u32 = 1;
@@ -123,12 +123,7 @@ fn start() -> bool {
 fn make_pager() -> bool {
     let made = match environ::config() {
         None => return false,
-        Some(Ok(config)) => {
-            if config.mode == Mode::WriteProtect {
-                direct::avoid();
-            }
-            Pager::new(config, &host::Program).map_err(|error| error.to_string())
-        }
+        Some(Ok(config)) => Pager::new(config, &host::Program).map_err(|error| error.to_string()),
         Some(Err(error)) => Err(error.to_string()),
     };
     let pager = match made {
@@ -139,19 +134,16 @@ fn make_pager() -> bool {
     END.store(pager.range().end, Ordering::Relaxed);
     // SAFETY: this thread alone is starting, and nobody reads before ACTIVE.
     unsafe { (*PAGER.0.get()).write(pager) };
-    fork::register();
     true
 }
 
-/// Runs before the program's own constructors, and after those of most of its libraries, with one thread.
+/// Runs while the library is loaded, with one thread.
 extern "C" fn constructor() {
     if is_active() {
         if loader::redirect().is_err() {
             host::refuse("the program has a malloc of its own, and this dynamic linker cannot do without it");
         }
-        direct::find();
         fork::find();
-        exec::keep_environment();
         libc_data::find();
         threads::register_main();
         READY.store(true, Ordering::Relaxed);
@@ -159,15 +151,12 @@ extern "C" fn constructor() {
     }
 }
 
-/// Runs after the program's own destructors.
-extern "C" fn destructor() {
+/// The first library calls it after the program's own destructors.
+#[unsafe(export_name = "ramfold_publish")]
+extern "C" fn publish() {
     with_pager(Pager::publish);
 }
 
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = constructor;
-
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static DESTRUCTOR: extern "C" fn() = destructor;

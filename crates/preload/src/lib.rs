@@ -1,7 +1,8 @@
-//! The library that `ramfold run` puts into programs.
+//! The engine that `ramfold run` puts into programs that need memory.
 //!
-//! It stands between the program and libc, and turns calls into those of the pager (ramfold-pager), which holds the
-//! memory. What it replaces, and why:
+//! A first, small library (start/, in C) is in every program; it loads this one before the program takes more than a little,
+//! and its slots lead here from then on. This library stands between the program and libc, and turns calls into those of the
+//! pager (ramfold-pager), which holds the memory. What it replaces, and why:
 //!
 //! | names | why | file |
 //! |---|---|---|
@@ -11,8 +12,13 @@
 //! | pthread_create, thrd_create | tables of threads stay out of managed memory; threads are counted | threads.rs |
 //! | fopen and its family | so do streams | streams.rs |
 //! | close, dup2, close_range, ... | the pager's descriptors stay open | descriptors.rs |
-//! | open and its family, fcntl | no direct I/O into pages that are copied | direct.rs, direct.c |
-//! | exec*, posix_spawn | children stay under the limit | exec.rs, exec.c |
+//!
+//! The first library itself replaces two more:
+//!
+//! | names | why | file |
+//! |---|---|---|
+//! | open and its family, fcntl | no direct I/O into pages that are copied | start/direct.c |
+//! | exec*, posix_spawn | children stay under the limit | start/exec.c |
 //!
 //! What holds a lock that the pager's threads need runs on a stack of ramfold's own (stack.rs), with signals blocked.
 //!
@@ -21,9 +27,7 @@
 
 mod brk;
 mod descriptors;
-mod direct;
 mod environ;
-mod exec;
 mod fork;
 mod gate;
 mod heap;

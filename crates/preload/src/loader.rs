@@ -8,8 +8,10 @@
 //! start there, or under the locks that it holds across a fork. So the linker is told to use this library's all the same,
 //! before the program begins. The linker keeps the addresses of the four functions that it found in its own data.
 
+use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::heap;
@@ -17,6 +19,18 @@ use crate::sys::{self, PAGE};
 
 static START: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
+static THEIRS: OnceLock<Theirs> = OnceLock::new();
+
+/// What the dynamic linker called before it was redirected. It may still have blocks of it.
+pub struct Theirs {
+    pub realloc: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
+    pub free: unsafe extern "C" fn(*mut c_void),
+}
+
+/// The program's own functions, if it has any.
+pub fn theirs() -> Option<&'static Theirs> {
+    THEIRS.get()
+}
 
 /// Where the dynamic linker is loaded, and its program headers.
 fn linker() -> Option<(usize, &'static [libc::Elf64_Phdr])> {
@@ -66,13 +80,24 @@ pub fn redirect() -> Result<(), NotFound> {
     // Not RTLD_DEFAULT: this library is linked to find its own functions first.
     // SAFETY: a null name is the program's; it is there already.
     let program = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_LAZY) };
-    let own = object(redirect as *const () as usize);
+    // SAFETY: the handle is the program's, and the name ends with a zero byte.
+    let find = |name: &CStr| unsafe { libc::dlsym(program, name.as_ptr()) };
+    let first_library = object(find(c"ramfold_kept").addr());
     for (name, ours) in functions {
-        // SAFETY: the handle is the program's, and the name ends with a zero byte.
-        let theirs = unsafe { libc::dlsym(program, name.as_ptr()) }.addr();
-        if object(theirs) != own && replace(theirs, ours) == 0 {
+        let theirs = find(name).addr();
+        if object(theirs) != first_library && replace(theirs, ours) == 0 {
             return Err(NotFound);
         }
+    }
+    if object(find(c"free").addr()) != first_library {
+        // SAFETY: functions of these names have these types.
+        let theirs = unsafe {
+            Theirs {
+                realloc: std::mem::transmute(find(c"realloc")),
+                free: std::mem::transmute(find(c"free")),
+            }
+        };
+        let _ = THEIRS.set(theirs);
     }
     Ok(())
 }

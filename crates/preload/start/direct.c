@@ -6,12 +6,13 @@
  * cache. In C, since these functions vary in their arguments, and threads are cancelled in them. */
 
 #define _GNU_SOURCE
+#include "start.h"
+
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stddef.h>
 
-/* Set once, before there are threads. */
 int ramfold_pages_are_copied;
 
 static int (*real_open)(const char *, int, ...);
@@ -73,3 +74,15 @@ int ramfold_fcntl(int fd, int command, ...) {
     if (command == F_SETFL) return real_fcntl(fd, command, buffered((int)(long)argument));
     return real_fcntl(fd, command, argument);
 }
+
+#define SAME(name, ours) __asm__(".globl " #name "\n.type " #name ", @function\n.set " #name ", " #ours "\n");
+SAME(open, ramfold_open)
+SAME(open64, ramfold_open)
+SAME(openat, ramfold_openat)
+SAME(openat64, ramfold_openat)
+SAME(__open_2, ramfold_open_2)
+SAME(__open64_2, ramfold_open_2)
+SAME(__openat_2, ramfold_openat_2)
+SAME(__openat64_2, ramfold_openat_2)
+SAME(fcntl, ramfold_fcntl)
+SAME(fcntl64, ramfold_fcntl)

@@ -1,14 +1,15 @@
-/* exec and posix_spawn: the library stays in the programs that this one starts.
+/* exec and posix_spawn: this library stays in the programs that this one starts.
  *
  * A program that passes an environment of its own, without LD_PRELOAD and the settings, would start children
  * outside the limit. Missing variables are put back. Everything is built on the stack: these functions are called
  * between vfork and exec, where the parent's heap must not change. */
 
 #define _GNU_SOURCE
+#include "start.h"
+
 #include <alloca.h>
-#include <dlfcn.h>
 #include <errno.h>
-#include <spawn.h>
+#include <sys/types.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
@@ -18,7 +19,7 @@
 enum { MOST_KEPT = 16 };
 
 /* NAME=VALUE strings to keep; filled once, before there are threads. */
-const char *ramfold_kept[MOST_KEPT + 1];
+EXPORTED const char *ramfold_kept[MOST_KEPT + 1];
 
 extern char **environ;
 
@@ -72,26 +73,20 @@ struct call {
     const void *actions, *attributes;
 };
 
-/* libc's function of that name. Looked for after vfork too: the answer is the parent's as well. */
-static void *real(void **found, const char *name) {
-    if (!*found) *found = dlsym(RTLD_NEXT, name);
-    return *found;
-}
-
 static int launch_execve(void *p, char **envp) {
     struct call *c = p;
-    return (int)syscall(SYS_execve, c->path, c->argv, envp);
+    return (int)ramfold_call(SYS_execve, (long)c->path, (long)c->argv, (long)envp, 0, 0, 0);
 }
 
 static int launch_execveat(void *p, char **envp) {
     struct call *c = p;
-    return (int)syscall(SYS_execveat, c->directory, c->path, c->argv, envp, c->flags);
+    return (int)ramfold_call(SYS_execveat, c->directory, (long)c->path, (long)c->argv, (long)envp, c->flags, 0);
 }
 
 static int launch_execvpe(void *p, char **envp) {
     struct call *c = p;
     static void *found;
-    int (*execvpe)(const char *, char *const *, char *const *) = real(&found, "execvpe");
+    int (*execvpe)(const char *, char *const *, char *const *) = ramfold_find(&found, "execvpe");
     return execvpe(c->path, c->argv, envp);
 }
 
@@ -101,46 +96,46 @@ static int launch_spawn(void *p, char **envp) {
     return spawn(c->pid, c->path, c->actions, c->attributes, c->argv, envp);
 }
 
-int ramfold_execve(const char *path, char *const *argv, char *const *envp) {
+EXPORTED int execve(const char *path, char *const *argv, char *const *envp) {
     struct call c = {.path = path, .argv = argv};
     return with_environment(envp, launch_execve, &c);
 }
 
-int ramfold_execveat(int directory, const char *path, char *const *argv, char *const *envp, int flags) {
+EXPORTED int execveat(int directory, const char *path, char *const *argv, char *const *envp, int flags) {
     struct call c = {.directory = directory, .path = path, .argv = argv, .flags = flags};
     return with_environment(envp, launch_execveat, &c);
 }
 
-int ramfold_execvpe(const char *file, char *const *argv, char *const *envp) {
+EXPORTED int execvpe(const char *file, char *const *argv, char *const *envp) {
     struct call c = {.path = file, .argv = argv};
     return with_environment(envp, launch_execvpe, &c);
 }
 
-int ramfold_execv(const char *path, char *const *argv) { return ramfold_execve(path, argv, environ); }
+EXPORTED int execv(const char *path, char *const *argv) { return execve(path, argv, environ); }
 
-int ramfold_execvp(const char *file, char *const *argv) { return ramfold_execvpe(file, argv, environ); }
+EXPORTED int execvp(const char *file, char *const *argv) { return execvpe(file, argv, environ); }
 
-int ramfold_fexecve(int fd, char *const *argv, char *const *envp) {
+EXPORTED int fexecve(int fd, char *const *argv, char *const *envp) {
     if (fd < 0 || !argv || !envp) {
         errno = EINVAL;
         return -1;
     }
-    return ramfold_execveat(fd, "", argv, envp, 0x1000 /* AT_EMPTY_PATH */);
+    return execveat(fd, "", argv, envp, 0x1000 /* AT_EMPTY_PATH */);
 }
 
-int ramfold_posix_spawn(pid_t *pid, const char *path, const void *actions, const void *attributes,
+EXPORTED int posix_spawn(pid_t *pid, const char *path, const void *actions, const void *attributes,
                         char *const *argv, char *const *envp) {
     struct call c = {.pid = pid, .path = path, .actions = actions, .attributes = attributes, .argv = argv};
     static void *found;
-    c.real = real(&found, "posix_spawn");
+    c.real = ramfold_find(&found, "posix_spawn");
     return with_environment(envp, launch_spawn, &c);
 }
 
-int ramfold_posix_spawnp(pid_t *pid, const char *file, const void *actions, const void *attributes,
+EXPORTED int posix_spawnp(pid_t *pid, const char *file, const void *actions, const void *attributes,
                          char *const *argv, char *const *envp) {
     struct call c = {.pid = pid, .path = file, .actions = actions, .attributes = attributes, .argv = argv};
     static void *found;
-    c.real = real(&found, "posix_spawnp");
+    c.real = ramfold_find(&found, "posix_spawnp");
     return with_environment(envp, launch_spawn, &c);
 }
 
@@ -155,24 +150,24 @@ int ramfold_posix_spawnp(pid_t *pid, const char *file, const void *actions, cons
     va_start(list, start);                                                            \
     for (size_t i = 1; i <= count; i++) argv[i] = va_arg(list, char *);
 
-int ramfold_execl(const char *path, const char *first, ...) {
+EXPORTED int execl(const char *path, const char *first, ...) {
     va_list list;
     COLLECT(argv, first, list, first)
     va_end(list);
-    return ramfold_execv(path, argv);
+    return execv(path, argv);
 }
 
-int ramfold_execlp(const char *file, const char *first, ...) {
+EXPORTED int execlp(const char *file, const char *first, ...) {
     va_list list;
     COLLECT(argv, first, list, first)
     va_end(list);
-    return ramfold_execvp(file, argv);
+    return execvp(file, argv);
 }
 
-int ramfold_execle(const char *path, const char *first, ...) {
+EXPORTED int execle(const char *path, const char *first, ...) {
     va_list list;
     COLLECT(argv, first, list, first)
     char *const *envp = va_arg(list, char *const *);
     va_end(list);
-    return ramfold_execve(path, argv, envp);
+    return execve(path, argv, envp);
 }

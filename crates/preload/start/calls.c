@@ -1,0 +1,118 @@
+/* The other names while the process is small: libc's or the kernel's own, except for those that bring memory, threads or
+ * a break: they load the engine. */
+
+#define _GNU_SOURCE
+#include "start.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+typedef long (*any)(long, long, long, long, long, long);
+
+/* Bound to libc under names that nobody replaces: they may be called in a signal handler. */
+extern int __close(int), __dup2(int, int);
+extern int __clone(int (*)(void *), void *, int, void *, ...);
+
+long first_mmap(long addr, long len, long prot, long flags, long fd, long offset) {
+    int anonymous = (flags & MAP_TYPE) == MAP_PRIVATE && flags & MAP_ANONYMOUS;
+    if (anonymous && ramfold_load(__builtin_return_address(0)))
+        return ((any)ramfold_slot_mmap)(addr, len, prot, flags, fd, offset);
+    return ramfold_call(SYS_mmap, addr, len, prot, flags, fd, offset);
+}
+
+/* A mapping that is already there. */
+#define KERNEL(name, number)                                                          \
+    long first_##name(long a, long b, long c, long d, long e, long f) {               \
+        return ramfold_call(number, a, b, c, d, e, f);                                \
+    }
+
+KERNEL(munmap, SYS_munmap)
+KERNEL(mprotect, SYS_mprotect)
+KERNEL(mremap, SYS_mremap)
+KERNEL(madvise, SYS_madvise)
+KERNEL(process_madvise, SYS_process_madvise)
+KERNEL(mlock, SYS_mlock)
+KERNEL(mlock2, SYS_mlock2)
+KERNEL(munlock, SYS_munlock)
+KERNEL(munlockall, SYS_munlockall)
+KERNEL(dup3, SYS_dup3)
+KERNEL(close_range, SYS_close_range)
+
+int first_pkey_mprotect(void *addr, size_t len, int prot, int key) {
+    if (key == -1) return (int)first_mprotect((long)addr, (long)len, prot, 0, 0, 0);
+    return (int)ramfold_call(SYS_pkey_mprotect, (long)addr, (long)len, prot, key, 0, 0);
+}
+
+int first_posix_madvise(void *addr, size_t len, int advice) {
+    if (advice == POSIX_MADV_DONTNEED) return 0;
+    int before = errno;
+    int error = ramfold_call(SYS_madvise, (long)addr, (long)len, advice, 0, 0, 0) ? errno : 0;
+    errno = before;
+    return error;
+}
+
+int first_close(int fd) { return __close(fd); }
+
+int first_dup2(int old, int new) { return __dup2(old, new); }
+
+void first_closefrom(int first) { ramfold_call(SYS_close_range, first < 0 ? 0 : first, -1u, 0, 0, 0, 0); }
+
+static void *bare_fork;
+
+void ramfold_find_fork(void) { ramfold_find(&bare_fork, "_Fork"); }
+
+pid_t first__Fork(void) { return ((pid_t(*)(void))bare_fork)(); }
+
+int first_clone(int (*function)(void *), void *stack, int flags, void *argument, ...) {
+    va_list list;
+    va_start(list, argument);
+    void *parent_tid = va_arg(list, void *), *tls = va_arg(list, void *), *child_tid = va_arg(list, void *);
+    va_end(list);
+    return __clone(function, stack, flags, argument, parent_tid, tls, child_tid);
+}
+
+long first_syscall(long number, ...) {
+    va_list list;
+    va_start(list, number);
+    long a[6];
+    for (int i = 0; i < 6; i++) a[i] = va_arg(list, long);
+    va_end(list);
+    return ramfold_call(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+/* libc's function. */
+#define LIBC(name)                                                                    \
+    long first_##name(long a, long b, long c, long d, long e, long f) {               \
+        static void *found;                                                           \
+        return ((any)ramfold_find(&found, #name))(a, b, c, d, e, f);                   \
+    }
+
+/* The engine's; libc's where it is not to be had. */
+#define ENGINE(name)                                                                  \
+    long first_##name(long a, long b, long c, long d, long e, long f) {               \
+        static void *found;                                                           \
+        if (ramfold_load(__builtin_return_address(0)))                                \
+            return ((any)ramfold_slot_##name)(a, b, c, d, e, f);                      \
+        return ((any)ramfold_find(&found, #name))(a, b, c, d, e, f);                   \
+    }
+
+LIBC(fopen)
+LIBC(fopen64)
+LIBC(fdopen)
+LIBC(popen)
+LIBC(tmpfile)
+LIBC(tmpfile64)
+LIBC(fmemopen)
+LIBC(open_memstream)
+LIBC(open_wmemstream)
+LIBC(setmntent)
+ENGINE(brk)
+ENGINE(sbrk)
+ENGINE(mallopt)
+ENGINE(mlockall)
+ENGINE(pthread_create)
+ENGINE(thrd_create)

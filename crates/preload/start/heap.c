@@ -1,0 +1,133 @@
+/* The malloc family while the process is small: libc's own.
+ *
+ * The engine is loaded before libc gives out a large block, or a small one once it holds LITTLE bytes. It is asked how much
+ * it holds whenever LOOK bytes have been asked of it: some microseconds at a time. */
+
+#define _GNU_SOURCE
+#include "start.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <stdint.h>
+
+enum { LITTLE = 512 << 10, LARGE = 64 << 10, LOOK = 128 << 10 };
+
+/* glibc's own, under names that nobody replaces. */
+extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
+extern void *__libc_memalign(size_t, size_t), *__libc_valloc(size_t), *__libc_pvalloc(size_t);
+extern void __libc_free(void *);
+/* mallinfo2, or mallinfo before glibc 2.33. */
+static void *info, *older_info;
+
+void ramfold_find_heap(void) {
+    if (!ramfold_find(&info, "mallinfo2")) ramfold_find(&older_info, "mallinfo");
+}
+
+/* Bytes that libc has from the kernel; 0 before this can be asked. */
+static size_t held(void) {
+    if (info) {
+        struct mallinfo2 now = ((struct mallinfo2(*)(void))info)();
+        return now.arena + now.hblkhd;
+    }
+    if (!older_info) return 0;
+    struct mallinfo now = ((struct mallinfo(*)(void))older_info)();
+    return (size_t)now.arena + (size_t)now.hblkhd;
+}
+
+static int fits(size_t size) {
+    static size_t asked = LOOK; /* so that the first call is seen */
+    if (size >= LARGE) return 0;
+    if ((asked += size) < LOOK) return 1;
+    ramfold_handle_fork();
+    asked = 0;
+    return held() < LITTLE;
+}
+
+/* The engine's `name` if it is time for it, else what follows. */
+#define UNLESS_LARGE(size, name, type, ...)                                           \
+    if (__builtin_expect(!fits(size), 0) && ramfold_load(__builtin_return_address(0))) \
+        return ((type)ramfold_slot_##name)(__VA_ARGS__);
+
+typedef void *(*one)(size_t);
+typedef void *(*two)(size_t, size_t);
+typedef void *(*again)(void *, size_t);
+
+static size_t product(size_t a, size_t b) {
+    size_t bytes;
+    return __builtin_mul_overflow(a, b, &bytes) ? SIZE_MAX : bytes;
+}
+
+void *first_malloc(size_t size) {
+    UNLESS_LARGE(size, malloc, one, size)
+    return __libc_malloc(size);
+}
+
+void *first_calloc(size_t count, size_t size) {
+    UNLESS_LARGE(product(count, size), calloc, two, count, size)
+    return __libc_calloc(count, size);
+}
+
+void *first_realloc(void *p, size_t size) {
+    UNLESS_LARGE(size, realloc, again, p, size)
+    return __libc_realloc(p, size);
+}
+
+void *first_reallocarray(void *p, size_t count, size_t size) {
+    size_t bytes = product(count, size);
+    UNLESS_LARGE(bytes, realloc, again, p, bytes)
+    if (bytes == SIZE_MAX) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    return __libc_realloc(p, bytes);
+}
+
+void first_free(void *p) { __libc_free(p); }
+
+void *first_memalign(size_t align, size_t size) {
+    UNLESS_LARGE(size | align, memalign, two, align, size)
+    return __libc_memalign(align, size);
+}
+
+void *first_aligned_alloc(size_t align, size_t size) {
+    UNLESS_LARGE(size | align, aligned_alloc, two, align, size)
+    return __libc_memalign(align, size);
+}
+
+int first_posix_memalign(void **out, size_t align, size_t size) {
+    if (align < sizeof(void *) || align & (align - 1)) return EINVAL;
+    UNLESS_LARGE(size | align, posix_memalign, int (*)(void **, size_t, size_t), out, align, size)
+    int before = errno;
+    void *p = __libc_memalign(align, size);
+    errno = before;
+    if (!p) return ENOMEM;
+    *out = p;
+    return 0;
+}
+
+void *first_valloc(size_t size) {
+    UNLESS_LARGE(size, valloc, one, size)
+    return __libc_valloc(size);
+}
+
+void *first_pvalloc(size_t size) {
+    UNLESS_LARGE(size, pvalloc, one, size)
+    return __libc_pvalloc(size);
+}
+
+size_t first_malloc_usable_size(void *p) {
+    static void *found;
+    return ((size_t(*)(void *))ramfold_find(&found, "malloc_usable_size"))(p);
+}
+
+int first_malloc_trim(size_t pad) {
+    static void *found;
+    return ((int (*)(size_t))ramfold_find(&found, "malloc_trim"))(pad);
+}
+
+struct mallinfo first_mallinfo(void) {
+    ramfold_find(&older_info, "mallinfo");
+    return ((struct mallinfo(*)(void))older_info)();
+}
+
+struct mallinfo2 first_mallinfo2(void) { return ((struct mallinfo2(*)(void))info)(); }

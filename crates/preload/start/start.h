@@ -1,0 +1,37 @@
+/* What the files of this library share. */
+
+#ifndef RAMFOLD_START_H
+#define RAMFOLD_START_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define EXPORTED __attribute__((visibility("default")))
+
+/* Loads the engine, if memory is to be managed and the dynamic linker is not itself at work. `caller` is where the call
+   came from. True once the slots lead to the engine. */
+int ramfold_load(const void *caller);
+
+/* Registers the handlers for fork, once. */
+void ramfold_handle_fork(void);
+
+/* libc's function of that name, looked for once. */
+void *ramfold_find(void **found, const char *name);
+
+/* A system call as libc's syscall() makes it: -1 and errno on failure. */
+long ramfold_call(long number, long a, long b, long c, long d, long e, long f);
+
+/* Where the calls of each name lead. */
+#define NAME(name, first) extern void *ramfold_slot_##name __attribute__((visibility("hidden")));
+#include "names.h"
+#undef NAME
+
+/* direct.c: pages leave by a copy. Set once, before there are threads. */
+extern int ramfold_pages_are_copied;
+
+/* Look for what may be called in a signal handler or within the dynamic linker, where looking is not safe. */
+void ramfold_find_direct(void);
+void ramfold_find_fork(void);
+void ramfold_find_heap(void);
+
+#endif
