@@ -159,7 +159,7 @@ void ramfold_handle_fork(void) {
 /* Keeps the settings and this library for the programs that this one starts. Copies: programs overwrite the place where
    the originals are. */
 static void keep(char **envp) {
-    static char text[2048];
+    static char text[1024];
     size_t used = 0, count = 0;
     for (; *envp && count < MOST_KEPT - 1; envp++) {
         size_t size = strlen(*envp) + 1;
