@@ -21,10 +21,13 @@ static START: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
 static THEIRS: OnceLock<Theirs> = OnceLock::new();
 
+type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+type Free = unsafe extern "C" fn(*mut c_void);
+
 /// What the dynamic linker called before it was redirected. It may still have blocks of it.
 pub struct Theirs {
-    pub realloc: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
-    pub free: unsafe extern "C" fn(*mut c_void),
+    pub realloc: Realloc,
+    pub free: Free,
 }
 
 /// The program's own functions, if it has any.
@@ -93,8 +96,8 @@ pub fn redirect() -> Result<(), NotFound> {
         // SAFETY: functions of these names have these types.
         let theirs = unsafe {
             Theirs {
-                realloc: std::mem::transmute(find(c"realloc")),
-                free: std::mem::transmute(find(c"free")),
+                realloc: std::mem::transmute::<*mut c_void, Realloc>(find(c"realloc")),
+                free: std::mem::transmute::<*mut c_void, Free>(find(c"free")),
             }
         };
         let _ = THEIRS.set(theirs);
