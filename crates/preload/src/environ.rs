@@ -49,18 +49,15 @@ pub enum SettingsError {
 }
 
 unsafe extern "C" {
-    /// What the first library keeps of the environment (start/exec.c), which the program may have changed; ends with a null
-    /// pointer.
-    static ramfold_kept: [*const c_char; 17];
+    /// What the first library keeps of the environment (start/exec.c), which the program may have changed since: the settings,
+    /// or a null pointer.
+    static ramfold_kept: *const c_char;
 }
 
 fn value() -> Option<&'static str> {
-    // SAFETY: written before this library is loaded, and never again; each is a string that stays.
-    let kept = unsafe { (&raw const ramfold_kept).as_ref()? };
-    let strings = kept.iter().take_while(|string| !string.is_null());
-    // SAFETY: the same.
-    let strings = strings.filter_map(|string| unsafe { CStr::from_ptr(*string) }.to_str().ok());
-    strings.into_iter().find_map(|string| string.strip_prefix(VARIABLE)?.strip_prefix('='))
+    // SAFETY: written before this library is loaded, and never again; the string stays.
+    let kept = unsafe { (!ramfold_kept.is_null()).then(|| CStr::from_ptr(ramfold_kept))? };
+    kept.to_str().ok()?.strip_prefix(VARIABLE)?.strip_prefix('=')
 }
 
 /// The text of the settings, as they were read.

@@ -63,16 +63,22 @@ enum Home {
     Libc,
 }
 
-#[inline]
 fn home(p: *const c_void) -> Home {
     if internal::owns(p) {
         return Home::Internal;
     }
     // SAFETY: any pointer may be asked about.
-    if init::is_active() && !init::range().contains(&p.addr()) || !unsafe { mi_is_in_heap_region(p) } {
+    if !init::range().contains(&p.addr()) || !unsafe { mi_is_in_heap_region(p) } {
         return if large::owns(p) { Home::Large } else { Home::Libc };
     }
     Home::Heap
+}
+
+/// Tells most blocks of mimalloc at once: in managed memory a program has no blocks of another kind but large ones, which
+/// begin with a page.
+#[inline]
+fn is_plainly_heap(p: *const c_void) -> bool {
+    init::range().contains(&p.addr()) && !p.addr().is_multiple_of(PAGE)
 }
 
 /// Where a new block has to come from.
@@ -83,7 +89,6 @@ enum Source {
     Exhausted,
 }
 
-#[inline]
 fn source(size: usize, align: usize) -> Source {
     let thread = tls::thread();
     // SAFETY: the block is this thread's own.
@@ -120,7 +125,15 @@ fn checked(p: *mut c_void) -> *mut c_void {
     p
 }
 
+/// Inside the heap at once, if nothing has to be seen to before.
 #[inline]
+fn straight(size: usize) -> Option<Pass> {
+    let thread = tls::thread();
+    // SAFETY: the block is this thread's own.
+    let internal = unsafe { thread.as_ref().internal } != 0;
+    (init::is_calm() && !internal && size < LARGE && !init::exhausted()).then(|| gate::enter(thread))
+}
+
 fn allocate(size: usize) -> *mut c_void {
     checked(match source(size, 16) {
         Source::Internal => internal::malloc(size),
@@ -156,6 +169,11 @@ fn allocate_aligned(align: usize, size: usize) -> *mut c_void {
 /// `p` is a live block or null.
 #[inline]
 unsafe fn release(p: *mut c_void) {
+    if is_plainly_heap(p) {
+        let _pass = gate::enter(tls::thread());
+        // SAFETY: mimalloc owns it.
+        return unsafe { mi::mi_free(p) };
+    }
     if p.is_null() {
         return;
     }
@@ -263,19 +281,20 @@ with_caller!(malloc(_size: usize), "rsi", "x1", malloc_for);
 with_caller!(calloc(_count: usize, _size: usize), "rdx", "x2", calloc_for);
 with_caller!(realloc(_p: *mut c_void, _size: usize), "rdx", "x2", realloc_for);
 
-/// Whether a block for this caller has to be internal. The first call finds out where the dynamic linker is.
-#[inline]
-fn is_loaders(caller: usize) -> bool {
-    init::is_active() && loader::contains(caller)
-}
-
 extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
-    if is_loaders(caller) { loaders_malloc(size) } else { allocate(size) }
+    if loader::contains(caller) {
+        return loaders_malloc(size);
+    }
+    match straight(size) {
+        // SAFETY: any size is allowed.
+        Some(_pass) => checked(unsafe { mi::mi_malloc(size) }),
+        None => allocate(size),
+    }
 }
 
 extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_void {
     match count.checked_mul(size) {
-        _ if is_loaders(caller) => loaders_calloc(count, size),
+        _ if loader::contains(caller) => loaders_calloc(count, size),
         Some(size) => allocate_zeroed(size),
         None => checked(ptr::null_mut()),
     }

@@ -8,7 +8,7 @@
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
 use ramfold_pager::Pager;
 
@@ -26,6 +26,8 @@ static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 /// The constructor has run.
 static READY: AtomicBool = AtomicBool::new(false);
+/// Malloc has nothing to see to: memory is managed or need not be yet. False as long as it is not certain.
+static CALM: AtomicBool = AtomicBool::new(false);
 
 struct Slot(UnsafeCell<MaybeUninit<Pager>>);
 
@@ -59,12 +61,26 @@ fn get() -> &'static Pager {
 
 /// Begins management when it is due; not inside the heap, whose locks the threads that are started may wait for, and not
 /// before [`loader::redirect`].
-#[inline]
 pub fn settle() {
-    if get().is_due() && READY.load(Ordering::Relaxed) && !stack::is_own() && !gate::is_inside(tls::thread())
-    {
+    if !get().is_due() {
+        if !is_calm() {
+            CALM.store(true, Ordering::Relaxed);
+            // Who makes management due meanwhile finds it so before it says that there is no calm.
+            fence(Ordering::SeqCst);
+            CALM.store(!get().is_due(), Ordering::Relaxed);
+        }
+        return;
+    }
+    CALM.store(false, Ordering::Relaxed);
+    if READY.load(Ordering::Relaxed) && !stack::is_own() && !gate::is_inside(tls::thread()) {
         begin();
     }
+}
+
+/// True when [`settle`] would find nothing to do, and the library is active.
+#[inline]
+pub fn is_calm() -> bool {
+    CALM.load(Ordering::Relaxed)
 }
 
 #[cold]

@@ -11,9 +11,7 @@ struct ramfold_thread {
     _Bool off_stack;         /* runs on a stack of ramfold's own */
 };
 
-static __thread struct ramfold_thread thread;
-
-struct ramfold_thread *ramfold_thread(void) { return &thread; }
+__thread struct ramfold_thread ramfold_thread;
 
 /* Where libc keeps this thread's struct rseq; NULL before glibc 2.35. */
 extern const long __rseq_offset __attribute__((weak));

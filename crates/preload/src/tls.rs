@@ -3,6 +3,7 @@
 //! Rust's own `thread_local!` is out of bounds here: in a shared library it reaches its storage through a table
 //! that is allocated with malloc, which is what this library implements.
 
+use std::arch::asm;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
@@ -21,15 +22,31 @@ pub struct Thread {
     pub off_stack: bool,
 }
 
-unsafe extern "C" {
-    fn ramfold_thread() -> NonNull<Thread>;
-}
-
 /// This thread's block. Only this thread may touch it, and signal handlers running in it.
 #[inline]
 pub fn thread() -> NonNull<Thread> {
-    // SAFETY: takes nothing and returns the address of this thread's static block.
-    unsafe { ramfold_thread() }
+    let block: *mut Thread;
+    // SAFETY: reads the thread pointer and adds the block's place in static thread-local storage, which the linker knows.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        asm!(
+            "mov {0}, qword ptr fs:[0]",
+            "add {0}, qword ptr [rip + ramfold_thread@GOTTPOFF]",
+            out(reg) block,
+            options(pure, readonly, nostack)
+        );
+        #[cfg(target_arch = "aarch64")]
+        asm!(
+            "mrs {0}, tpidr_el0",
+            "adrp {1}, :gottprel:ramfold_thread",
+            "ldr {1}, [{1}, :gottprel_lo12:ramfold_thread]",
+            "add {0}, {0}, {1}",
+            out(reg) block,
+            out(reg) _,
+            options(pure, readonly, nostack)
+        );
+        NonNull::new_unchecked(block)
+    }
 }
 
 /// True while this thread works for ramfold rather than for the program.

@@ -16,9 +16,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { MOST_KEPT = 16 };
+enum { MOST_KEPT = 2 };
 
-/* NAME=VALUE strings to keep; filled once, before there are threads. */
+/* NAME=VALUE strings to keep, the settings first; filled once, before there are threads. The engine reads it too. */
 EXPORTED const char *ramfold_kept[MOST_KEPT + 1];
 
 extern char **environ;

@@ -29,7 +29,6 @@
 #include <unistd.h>
 
 /* exec.c: what programs that this one starts are given. */
-enum { MOST_KEPT = 16 };
 extern const char *ramfold_kept[];
 
 static const char SETTINGS[] = "RAMFOLD_RUN=";
@@ -89,9 +88,7 @@ static int is_linker(const void *caller) {
 
 /* The last value of a key of the settings, in `value`. False if there is none, or no room for it. */
 static int setting(const char *key, char *value, size_t room) {
-    const char *settings = NULL;
-    for (const char **kept = ramfold_kept; *kept && !settings; kept++)
-        if (!strncmp(*kept, SETTINGS, sizeof SETTINGS - 1)) settings = *kept + sizeof SETTINGS - 1;
+    const char *settings = ramfold_kept[0] ? ramfold_kept[0] + sizeof SETTINGS - 1 : NULL;
     size_t length = strlen(key);
     int found = 0;
     for (; settings && *settings; settings += *settings == ';') {
@@ -159,16 +156,16 @@ void ramfold_handle_fork(void) {
 /* Keeps the settings and this library for the programs that this one starts. Copies: programs overwrite the place where
    the originals are. */
 static void keep(char **envp) {
-    static char text[1024];
-    size_t used = 0, count = 0;
-    for (; *envp && count < MOST_KEPT - 1; envp++) {
-        size_t size = strlen(*envp) + 1;
-        if (strncmp(*envp, "RAMFOLD_", 8) || size > sizeof text - used) continue;
-        ramfold_kept[count++] = memcpy(text + used, *envp, size);
-        used += size;
+    static char settings[1024], preload[128] = "LD_PRELOAD=";
+    while (*envp && strncmp(*envp, SETTINGS, sizeof SETTINGS - 1)) envp++;
+    if (!*envp) return;
+    size_t size = strlen(*envp) + 1;
+    if (size > sizeof settings) {
+        complain("ramfold: memory cannot be held under the limit: RAMFOLD_RUN is too long\n");
+        ramfold_call(SYS_exit_group, 125, 0, 0, 0, 0, 0);
     }
-    static char preload[128] = "LD_PRELOAD=";
-    if (setting("start", preload + 11, sizeof preload - 11)) ramfold_kept[count] = preload;
+    ramfold_kept[0] = memcpy(settings, *envp, size);
+    if (setting("start", preload + 11, sizeof preload - 11)) ramfold_kept[1] = preload;
 }
 
 /* The first constructor of all (-z initfirst; before glibc 2.34 that place may be taken, and heap.c registers the handlers): the
