@@ -1,7 +1,8 @@
 /* The malloc family while the process is small: libc's own.
  *
- * The engine is loaded before libc gives out a large block, or a small one once it holds LITTLE bytes. It is asked how much
- * it holds whenever LOOK bytes have been asked of it: some microseconds at a time. */
+ * The engine is loaded before libc gives out a large block, or a small one once its heap has grown to LITTLE bytes. Libc notes
+ * where its heap ends, which costs two loads from memory to look at. What it keeps elsewhere (where the heap cannot grow, or tunables
+ * tell it to) it says itself: it is asked whenever LOOK bytes have been asked of it, since that takes some microseconds. */
 
 #define _GNU_SOURCE
 #include "start.h"
@@ -10,7 +11,7 @@
 #include <malloc.h>
 #include <stdint.h>
 
-enum { LITTLE = 512 << 10, LARGE = 64 << 10, LOOK = 128 << 10 };
+enum { LITTLE = 512 << 10, LARGE = 64 << 10, LOOK = 2 << 20 };
 
 /* glibc's own, under names that nobody replaces. */
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
@@ -34,11 +35,19 @@ static size_t held(void) {
     return (size_t)now.arena + (size_t)now.hblkhd;
 }
 
+/* glibc's record of the break, where its heap ends; null before its first block. */
+extern char *__curbrk;
+
 static int fits(size_t size) {
-    static size_t asked = LOOK; /* so that the first call is seen */
-    if (size >= LARGE) return 0;
+    static char *begin;
+    static size_t asked;
+    char *end = __curbrk;
+    if (!begin) {
+        begin = end;
+        ramfold_handle_fork();
+    }
+    if (size >= LARGE || (uintptr_t)end - (uintptr_t)begin >= LITTLE) return 0;
     if ((asked += size) < LOOK) return 1;
-    ramfold_handle_fork();
     asked = 0;
     return held() < LITTLE;
 }
