@@ -63,8 +63,7 @@ fn build_start(sources: &Path) {
             .split(' '),
     );
     // Few mappings, and few pages of its own.
-    compile
-        .args("-Wl,-z,initfirst,-z,now,-z,noseparate-code,-z,norelro,-Bsymbolic-functions,-s -o".split(' '));
+    compile.args("-Wl,-z,now,-z,noseparate-code,-z,norelro,-Bsymbolic-functions,-s -o".split(' '));
     compile.arg(&library);
     compile.args(["start.c", "heap.c", "calls.c", "exec.c", "direct.c"].map(|file| sources.join(file)));
     let status = compile.arg("-ldl").status().expect("the C compiler runs");

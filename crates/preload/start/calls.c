@@ -65,7 +65,7 @@ static void *bare_fork;
 
 void ramfold_find_fork(void) { ramfold_find(&bare_fork, "_Fork"); }
 
-pid_t first__Fork(void) { return ((pid_t(*)(void))bare_fork)(); }
+pid_t first__Fork(void) { return ((pid_t(*)(void))ramfold_find(&bare_fork, "_Fork"))(); }
 
 int first_clone(int (*function)(void *), void *stack, int flags, void *argument, ...) {
     va_list list;

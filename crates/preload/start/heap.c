@@ -139,4 +139,4 @@ struct mallinfo first_mallinfo(void) {
     return ((struct mallinfo(*)(void))older_info)();
 }
 
-struct mallinfo2 first_mallinfo2(void) { return ((struct mallinfo2(*)(void))info)(); }
+struct mallinfo2 first_mallinfo2(void) { return ((struct mallinfo2(*)(void))ramfold_find(&info, "mallinfo2"))(); }

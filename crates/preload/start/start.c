@@ -168,9 +168,19 @@ static void keep(char **envp) {
     if (setting("start", preload + 11, sizeof preload - 11)) ramfold_kept[1] = preload;
 }
 
-/* The first constructor of all (-z initfirst; before glibc 2.34 that place may be taken, and heap.c registers the handlers): the
-   handlers for fork are the first to be registered, so before a fork they are the last to run, and after it the first, before
-   anybody else's that touches memory. */
+/* Whether the program, or a library of it, has a malloc of its own that comes before ours. (Where a program that is not
+   position-independent takes the address of a function, that is a jump of its own, under the name of what it has not.) */
+static int has_own_malloc(void) {
+    void *first = dlsym(RTLD_DEFAULT, "malloc");
+    Dl_info info;
+    const ElfW(Sym) *symbol = NULL;
+    if (first == (void *)malloc) return 0;
+    return !dladdr1(first, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol || symbol->st_shndx != SHN_UNDEF;
+}
+
+/* After libc's own constructor and before the program's. The handlers for fork have to be the first to be registered, so that
+   before a fork they are the last to run, and after it the first, before anybody else's that touches memory: the first block that
+   a library's constructor takes registers them, if it comes before this one (heap.c). */
 __attribute__((constructor)) static void begin(int argc, char **argv, char **envp) {
     (void)argc, (void)argv;
     keep(envp);
@@ -183,7 +193,7 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
     ramfold_handle_fork();
     atomic_store(&state, WANTED);
     /* A malloc of the program's own is not to be called again from within its mmap, by the dynamic linker. */
-    if (dlsym(RTLD_DEFAULT, "malloc") != (void *)malloc) ramfold_load(begin);
+    if (has_own_malloc()) ramfold_load(begin);
 }
 
 /* After the program's own destructors. */

@@ -95,6 +95,7 @@ static void threads(int blocks) {
 
 int main(int argc, char **argv) {
     arguments(argc, argv);
+    must(getenv("PATH") && strcmp(program_invocation_name, argv[0]) == 0);
     must(pthread_atfork(take, give, give) == 0);
     size_t count = pressure_mib * MIB / 1000;
     unsigned char **blocks = malloc(count * sizeof *blocks);
