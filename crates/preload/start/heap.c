@@ -21,7 +21,7 @@ extern void __libc_free(void *);
 static void *info, *older_info;
 
 void ramfold_find_heap(void) {
-    if (!ramfold_find(&info, "mallinfo2")) ramfold_find(&older_info, "mallinfo");
+    if (!ramfold_find_in_libc(&info, "mallinfo2")) ramfold_find_in_libc(&older_info, "mallinfo");
 }
 
 /* Bytes that libc has from the kernel; 0 before this can be asked. */
@@ -126,17 +126,17 @@ void *first_pvalloc(size_t size) {
 
 size_t first_malloc_usable_size(void *p) {
     static void *found;
-    return ((size_t(*)(void *))ramfold_find(&found, "malloc_usable_size"))(p);
+    return ((size_t(*)(void *))ramfold_find_in_libc(&found, "malloc_usable_size"))(p);
 }
 
 int first_malloc_trim(size_t pad) {
     static void *found;
-    return ((int (*)(size_t))ramfold_find(&found, "malloc_trim"))(pad);
+    return ((int (*)(size_t))ramfold_find_in_libc(&found, "malloc_trim"))(pad);
 }
 
 struct mallinfo first_mallinfo(void) {
-    ramfold_find(&older_info, "mallinfo");
+    ramfold_find_in_libc(&older_info, "mallinfo");
     return ((struct mallinfo(*)(void))older_info)();
 }
 
-struct mallinfo2 first_mallinfo2(void) { return ((struct mallinfo2(*)(void))ramfold_find(&info, "mallinfo2"))(); }
+struct mallinfo2 first_mallinfo2(void) { return ((struct mallinfo2(*)(void))ramfold_find_in_libc(&info, "mallinfo2"))(); }

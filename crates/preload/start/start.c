@@ -72,6 +72,13 @@ void *ramfold_find(void **found, const char *name) {
     return *found;
 }
 
+void *ramfold_find_in_libc(void **found, const char *name) {
+    static void *libc;
+    if (!libc) libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+    if (!*found) *found = dlsym(libc, name);
+    return *found;
+}
+
 static void complain(const char *line) { ramfold_call(SYS_write, 2, (long)line, (long)strlen(line), 0, 0, 0); }
 
 /* Whether the code at this address is the dynamic linker's. */

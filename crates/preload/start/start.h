@@ -18,6 +18,9 @@ void ramfold_handle_fork(void);
 /* libc's function of that name, looked for once. */
 void *ramfold_find(void **found, const char *name);
 
+/* The same of libc itself: other libraries may have an allocator with functions of these names. */
+void *ramfold_find_in_libc(void **found, const char *name);
+
 /* A system call as libc's syscall() makes it: -1 and errno on failure. */
 long ramfold_call(long number, long a, long b, long c, long d, long e, long f);
 
