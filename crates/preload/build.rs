@@ -3,7 +3,7 @@
 const FILES: [&str; 2] = ["src/tls.c", "src/clone.c"];
 
 fn main() {
-    for file in FILES {
+    for file in FILES.into_iter().chain(["start/call.h"]) {
         println!("cargo:rerun-if-changed={file}");
     }
     cc::Build::new()

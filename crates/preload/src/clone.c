@@ -5,6 +5,8 @@
  * instructions. In C, since these functions vary in their arguments. */
 
 #define _GNU_SOURCE
+#include "../start/call.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <sched.h>
@@ -69,26 +71,8 @@ int ramfold_clone(int (*function)(void *), void *stack, int flags, void *argumen
     return pid;
 }
 
-/* As libc's syscall(). */
 static long call(long number, const long a[6]) {
-    long result;
-#if defined(__x86_64__)
-    register long r10 __asm__("r10") = a[3], r8 __asm__("r8") = a[4], r9 __asm__("r9") = a[5];
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
-#elif defined(__aarch64__)
-    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a[0], x1 __asm__("x1") = a[1];
-    register long x2 __asm__("x2") = a[2], x3 __asm__("x3") = a[3], x4 __asm__("x4") = a[4], x5 __asm__("x5") = a[5];
-    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
-    result = x0;
-#endif
-    if ((unsigned long)result > -4096ul) {
-        errno = (int)-result;
-        return -1;
-    }
-    return result;
+    return ramfold_call(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
 static long copy_process(long number, const long a[6], const uintptr_t *touched, size_t count) {

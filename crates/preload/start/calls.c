@@ -5,7 +5,6 @@
 #include "start.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -67,21 +66,14 @@ void ramfold_find_fork(void) { ramfold_find(&bare_fork, "_Fork"); }
 
 pid_t first__Fork(void) { return ((pid_t(*)(void))ramfold_find(&bare_fork, "_Fork"))(); }
 
-int first_clone(int (*function)(void *), void *stack, int flags, void *argument, ...) {
-    va_list list;
-    va_start(list, argument);
-    void *parent_tid = va_arg(list, void *), *tls = va_arg(list, void *), *child_tid = va_arg(list, void *);
-    va_end(list);
+/* These two vary in their arguments, which come where those of any function do. */
+int first_clone(int (*function)(void *), void *stack, int flags, void *argument, void *parent_tid, void *tls,
+                void *child_tid) {
     return __clone(function, stack, flags, argument, parent_tid, tls, child_tid);
 }
 
-long first_syscall(long number, ...) {
-    va_list list;
-    va_start(list, number);
-    long a[6];
-    for (int i = 0; i < 6; i++) a[i] = va_arg(list, long);
-    va_end(list);
-    return ramfold_call(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+long first_syscall(long number, long a, long b, long c, long d, long e, long f) {
+    return ramfold_call(number, a, b, c, d, e, f);
 }
 
 /* libc's function. */

@@ -123,21 +123,17 @@ EXPORTED int fexecve(int fd, char *const *argv, char *const *envp) {
     return execveat(fd, "", argv, envp, 0x1000 /* AT_EMPTY_PATH */);
 }
 
-EXPORTED int posix_spawn(pid_t *pid, const char *path, const void *actions, const void *attributes,
-                        char *const *argv, char *const *envp) {
-    struct call c = {.pid = pid, .path = path, .actions = actions, .attributes = attributes, .argv = argv};
-    static void *found;
-    c.real = ramfold_find(&found, "posix_spawn");
-    return with_environment(envp, launch_spawn, &c);
-}
+#define SPAWN(name)                                                                   \
+    EXPORTED int name(pid_t *pid, const char *path, const void *actions, const void *attributes, \
+                      char *const *argv, char *const *envp) {                         \
+        static void *found;                                                           \
+        struct call c = {.real = ramfold_find(&found, #name), .pid = pid, .path = path, .actions = actions, \
+                         .attributes = attributes, .argv = argv};                     \
+        return with_environment(envp, launch_spawn, &c);                              \
+    }
 
-EXPORTED int posix_spawnp(pid_t *pid, const char *file, const void *actions, const void *attributes,
-                         char *const *argv, char *const *envp) {
-    struct call c = {.pid = pid, .path = file, .actions = actions, .attributes = attributes, .argv = argv};
-    static void *found;
-    c.real = ramfold_find(&found, "posix_spawnp");
-    return with_environment(envp, launch_spawn, &c);
-}
+SPAWN(posix_spawn)
+SPAWN(posix_spawnp)
 
 /* The arguments up to the null pointer, as an array on the caller's stack. */
 #define COLLECT(argv, first, list, start)                                             \

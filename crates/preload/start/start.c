@@ -33,7 +33,6 @@ extern const char *ramfold_kept[];
 
 static const char SETTINGS[] = "RAMFOLD_RUN=";
 
-#define STRING(name) #name
 #if defined(__x86_64__)
 #define JUMP(name) "endbr64\n jmp *ramfold_slot_" #name "(%rip)\n"
 #elif defined(__aarch64__)
@@ -81,6 +80,12 @@ void *ramfold_find_in_libc(void **found, const char *name) {
 
 static void complain(const char *line) { ramfold_call(SYS_write, 2, (long)line, (long)strlen(line), 0, 0, 0); }
 
+/* Ends a program whose memory cannot be held under the limit, before it can pass it. */
+static void refuse(const char *line) {
+    complain(line);
+    ramfold_call(SYS_exit_group, 125, 0, 0, 0, 0, 0);
+}
+
 /* Whether the code at this address is the dynamic linker's. */
 static int is_linker(const void *caller) {
     uintptr_t base = getauxval(AT_BASE), end = base;
@@ -118,10 +123,7 @@ static void load_engine(void) {
         atomic_store(&state, LOST);
         return complain("ramfold: this process is not held under the limit any more (has ramfold run ended?)\n");
     }
-    if (!engine) {
-        complain("ramfold: memory cannot be held under the limit: the library cannot be loaded\n");
-        ramfold_call(SYS_exit_group, 125, 0, 0, 0, 0, 0);
-    }
+    if (!engine) refuse("ramfold: memory cannot be held under the limit: the library cannot be loaded\n");
     before_fork = dlsym(engine, "ramfold_before_fork");
     after_fork_parent = dlsym(engine, "ramfold_after_fork_parent");
     after_fork_child = dlsym(engine, "ramfold_after_fork_child");
@@ -167,10 +169,7 @@ static void keep(char **envp) {
     while (*envp && strncmp(*envp, SETTINGS, sizeof SETTINGS - 1)) envp++;
     if (!*envp) return;
     size_t size = strlen(*envp) + 1;
-    if (size > sizeof settings) {
-        complain("ramfold: memory cannot be held under the limit: RAMFOLD_RUN is too long\n");
-        ramfold_call(SYS_exit_group, 125, 0, 0, 0, 0, 0);
-    }
+    if (size > sizeof settings) refuse("ramfold: memory cannot be held under the limit: RAMFOLD_RUN is too long\n");
     ramfold_kept[0] = memcpy(settings, *envp, size);
     if (setting("start", preload + 11, sizeof preload - 11)) ramfold_kept[1] = preload;
 }
@@ -206,25 +205,4 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
 /* After the program's own destructors. */
 __attribute__((destructor)) static void end(void) {
     if (publish) publish();
-}
-
-long ramfold_call(long number, long a, long b, long c, long d, long e, long f) {
-    long result;
-#if defined(__x86_64__)
-    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
-#elif defined(__aarch64__)
-    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b;
-    register long x2 __asm__("x2") = c, x3 __asm__("x3") = d, x4 __asm__("x4") = e, x5 __asm__("x5") = f;
-    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
-    result = x0;
-#endif
-    if ((unsigned long)result > -4096ul) {
-        errno = (int)-result;
-        return -1;
-    }
-    return result;
 }

@@ -3,6 +3,8 @@
 #ifndef RAMFOLD_START_H
 #define RAMFOLD_START_H
 
+#include "call.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,9 +22,6 @@ void *ramfold_find(void **found, const char *name);
 
 /* The same of libc itself: other libraries may have an allocator with functions of these names. */
 void *ramfold_find_in_libc(void **found, const char *name);
-
-/* A system call as libc's syscall() makes it: -1 and errno on failure. */
-long ramfold_call(long number, long a, long b, long c, long d, long e, long f);
 
 /* Where the calls of each name lead. */
 #define NAME(name, first) extern void *ramfold_slot_##name __attribute__((visibility("hidden")));
