@@ -1,4 +1,5 @@
-//! What a full pool does, for real: a program under `ramfold run` whose pool is too small for what leaves it.
+//! What a full pool does: by the model of `ramfold replay`, and for real, a program under `ramfold run` whose pool is too
+//! small for what leaves it.
 //!
 //! In the kernel's zswap before 2023 a pool at its limit wrote one page back for each wake-up and refused what was newer, so
 //! that the newest pages went to disk and the oldest stayed: worse than no pool (Vitaly Wool, Domenico Cerasuolo, "mm:
@@ -17,6 +18,8 @@ use std::process::Command;
 const TOUCHED: &str = "256";
 const LIMIT: &str = "112M";
 const ROUNDS: usize = 3;
+/// The seed's case for `ramfold replay`: a working set that half of it does not fit, half of the touches write.
+const TRACE: &str = "zipf:pages=6000,touches=200000,writes=50";
 
 /// What is compared: `--max-pool-percent` and `--accept-threshold-percent`.
 const SETTINGS: [(&str, &str, &str); 4] = [
@@ -27,39 +30,81 @@ const SETTINGS: [(&str, &str, &str); 4] = [
 ];
 
 /// What one run gave.
+#[derive(Debug)]
 struct Outcome {
     rate: f64,
     stats: Value,
 }
 
-/// The table; settings take turns, medians by rate.
+/// What the trace of the seed's case takes by each policy, in seconds: the policies of `ramfold replay`.
 ///
 /// # Errors
-/// A program that is missing or fails.
-pub fn table(ramfold: &Path) -> Result<String> {
-    let mut outcomes: [Vec<Outcome>; SETTINGS.len()] = Default::default();
-    for _ in 0..ROUNDS {
-        for ((_, pool, accept), outcomes) in SETTINGS.iter().zip(&mut outcomes) {
-            outcomes.push(run(ramfold, pool, accept)?);
+/// `ramfold replay` fails.
+pub fn modelled(ramfold: &Path) -> Result<Vec<(String, f64)>> {
+    let output = Command::new(ramfold).args(["replay", "--json", TRACE]).output()?;
+    ensure!(output.status.success(), "ramfold replay: {}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    let case = |case: &Value| Some((case["policy"].as_str()?.to_owned(), case["elapsed_s"].as_f64()?));
+    report["cases"].as_array().and_then(|cases| cases.iter().map(case).collect()).context("no cases")
+}
+
+/// What the settings gave under `ramfold run`: the median of each by rate.
+#[derive(Debug)]
+pub struct Real([Outcome; SETTINGS.len()]);
+
+impl Real {
+    /// Settings take turns.
+    ///
+    /// # Errors
+    /// A program that is missing or fails.
+    pub fn measure(ramfold: &Path) -> Result<Self> {
+        let mut outcomes: [Vec<Outcome>; SETTINGS.len()] = Default::default();
+        for _ in 0..ROUNDS {
+            for ((_, pool, accept), outcomes) in SETTINGS.iter().zip(&mut outcomes) {
+                outcomes.push(run(ramfold, pool, accept)?);
+            }
         }
+        Ok(Self(outcomes.map(|mut outcomes| {
+            outcomes.sort_by(|a, b| a.rate.total_cmp(&b.rate));
+            outcomes.swap_remove(ROUNDS / 2)
+        })))
     }
-    let heading = ["setting", "pool %", "accept %", "touches/s", "reads", "written back", "limit hit"];
-    let mut lines = vec![heading.map(str::to_owned)];
-    for ((name, pool, accept), mut outcomes) in SETTINGS.into_iter().zip(outcomes) {
-        outcomes.sort_by(|a, b| a.rate.total_cmp(&b.rate));
-        let median = &outcomes[ROUNDS / 2];
-        let count = |name: &str| median.stats[name].to_string();
-        lines.push([
-            name.to_owned(),
-            pool.to_owned(),
-            accept.to_owned(),
-            format!("{:.0}", median.rate),
-            count("tier_loads"),
-            count("written_back_pages"),
-            count("pool_limit_hit"),
-        ]);
+
+    /// A line for each setting.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let heading = ["setting", "pool %", "accept %", "touches/s", "reads", "written back", "limit hit"];
+        let mut lines = vec![heading.map(str::to_owned)];
+        for ((name, pool, accept), median) in SETTINGS.into_iter().zip(&self.0) {
+            let count = |name: &str| median.stats[name].to_string();
+            lines.push([
+                name.to_owned(),
+                pool.to_owned(),
+                accept.to_owned(),
+                format!("{:.0}", median.rate),
+                count("tier_loads"),
+                count("written_back_pages"),
+                count("pool_limit_hit"),
+            ]);
+        }
+        columns(&lines, &[0])
     }
-    Ok(columns(&lines, &[0]))
+
+    /// Touches a second, by setting.
+    #[must_use]
+    pub fn rates(&self) -> Vec<(String, f64)> {
+        self.by_setting(|outcome| outcome.rate)
+    }
+
+    /// Pages that came from the swap file, by setting.
+    #[must_use]
+    pub fn reads(&self) -> Vec<(String, f64)> {
+        self.by_setting(|outcome| outcome.stats["tier_loads"].as_f64().unwrap_or(0.0))
+    }
+
+    fn by_setting(&self, of: fn(&Outcome) -> f64) -> Vec<(String, f64)> {
+        SETTINGS.iter().zip(&self.0).map(|((name, ..), outcome)| ((*name).to_owned(), of(outcome))).collect()
+    }
 }
 
 fn run(ramfold: &Path, pool: &str, accept: &str) -> Result<Outcome> {

@@ -11,6 +11,8 @@ pub mod kernel_swap;
 pub mod measure;
 pub mod options;
 pub mod pages;
+pub mod plot;
+pub mod process;
 pub mod redis;
 pub mod suite;
 pub mod touch;

@@ -1,7 +1,7 @@
 //! The synthetic workloads: private anonymous memory is filled with pages, then touched in some order.
 //!
 //! Each touch reads one word of one page and checks that it is what was last written there; a share of them writes
-//! the next version of it. Filling and a third of the time more, to settle, come before the measured phase. A touch
+//! the next version of it. Filling and a third of the time more, at most [`SETTLING`], come before the measured phase. A touch
 //! that took longer than [`SLOW_NS`] counts as a fault: a resident page's word comes in well under that, timer
 //! included, and no way of bringing a page back is that fast.
 
@@ -17,6 +17,8 @@ use crate::random::{Random, Zipf, mix};
 
 /// Touches slower than this count as faults.
 pub const SLOW_NS: u64 = 1_500;
+/// No workload needs longer to settle.
+const SETTLING: Duration = Duration::from_secs(30);
 
 /// The order of touches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub struct Plan {
     pub bytes: usize,
     /// How long the measured phase lasts.
     pub measured: Duration,
+    /// The measured phase in parts of this length, each told on standard output when it ends.
+    pub parts: Option<Duration>,
     /// How many touches of 100 write.
     pub write_percent: u64,
     /// Repeats the order.
@@ -53,9 +57,15 @@ pub fn run(plan: &Plan, pages: &Pages) -> Result<Value> {
     let mut cursor = Cursor::new(plan.order, memory.versions.len() as u64, plan.seed);
     let mut random = Random::new(plan.seed ^ 1);
     let mut phase = |duration| memory.touch_for(duration, plan.write_percent, &mut cursor, &mut random);
-    phase(plan.measured / 3)?;
-    let measured = phase(plan.measured)?;
-    Ok(measured.json())
+    phase((plan.measured / 3).min(SETTLING))?;
+    if let Some(part) = plan.parts {
+        let started = Instant::now();
+        while started.elapsed() + part < plan.measured {
+            println!("{}", phase(part)?.json());
+        }
+        return Ok(phase(part)?.json());
+    }
+    Ok(phase(plan.measured)?.json())
 }
 
 /// A mapping, and for each page how often it was written.
@@ -215,7 +225,7 @@ mod tests {
 
     fn plan(order: Order) -> Plan {
         let measured = Duration::from_millis(60);
-        Plan { order, bytes: 256 * PAGE_SIZE, measured, write_percent: 25, seed: 1 }
+        Plan { order, bytes: 256 * PAGE_SIZE, measured, parts: None, write_percent: 25, seed: 1 }
     }
 
     #[test]

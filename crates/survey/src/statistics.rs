@@ -30,6 +30,14 @@ impl Estimate {
         Self { mean, error95: HALF_WIDTH * deviation / n.sqrt() * taken }
     }
 
+    /// Of `part` among `n` of `whole`, as a share: the same for values of 0 and 1.
+    #[must_use]
+    pub fn share(part: u64, n: u64, whole: u64) -> Self {
+        let (mean, n) = (part as f64 / n.max(1) as f64, n as f64);
+        let taken = (1.0 - n / (whole as f64).max(n).max(1.0)).sqrt();
+        Self { mean, error95: HALF_WIDTH * (mean * (1.0 - mean) / (n - 1.0).max(1.0)).sqrt() * taken }
+    }
+
     /// The error as a percentage of the mean; 0 of nothing.
     #[must_use]
     pub fn percent(&self) -> f64 {
@@ -41,6 +49,15 @@ impl Estimate {
 mod tests {
     use super::*;
     use crate::random::Random;
+
+    #[test]
+    fn a_share_is_a_mean_of_ones_and_zeros() {
+        let values: Vec<f64> = (0..400).map(|n| f64::from(u8::from(n % 4 == 0))).collect();
+        let (mean, share) = (Estimate::of(&values, 1000), Estimate::share(100, 400, 1000));
+        assert!((mean.mean - share.mean).abs() < 1e-12 && (mean.error95 - share.error95).abs() < 1e-9);
+        assert_eq!(Estimate::share(3, 12, 12), Estimate { mean: 0.25, error95: 0.0 });
+        assert_eq!(Estimate::share(0, 0, 0), Estimate { mean: 0.0, error95: 0.0 });
+    }
 
     #[test]
     fn the_interval_holds_the_truth_about_19_times_in_20() {

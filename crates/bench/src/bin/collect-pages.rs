@@ -6,12 +6,24 @@
 //! stopped while it is read. Programs that the machine lacks are left out, and the rest run again with other
 //! data until there is enough.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+#[derive(Parser)]
+#[command(about = "Collects real process memory to compress, of programs that it starts itself")]
+struct Options {
+    /// Where to write the pages
+    file: PathBuf,
+    /// At least so much
+    #[arg(default_value_t = 100)]
+    megabytes: u64,
+}
 
 const PAGE: u64 = 4096;
 /// `/proc/PID/pagemap`: the page is present; it belongs to a file or is shared.
@@ -141,12 +153,9 @@ fn c_source(seed: u32) -> String {
 }
 
 fn main() -> Result<()> {
-    let mut arguments = std::env::args().skip(1);
-    let Some(path) = arguments.next().filter(|path| !path.starts_with('-')) else {
-        bail!("usage: collect-pages FILE [MEGABYTES]")
-    };
-    let wanted = arguments.next().map_or(Ok(100), |text| text.parse::<u64>())? << 20;
-    let mut out = BufWriter::new(File::create(&path).with_context(|| path.clone())?);
+    let Options { file, megabytes } = Options::parse();
+    let (path, wanted) = (file.display().to_string(), megabytes << 20);
+    let mut out = BufWriter::new(File::create(&file).with_context(|| path.clone())?);
     let mut written = 0;
     for round in 1.. {
         let before = written;

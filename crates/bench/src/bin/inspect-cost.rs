@@ -1,17 +1,28 @@
 //! What it costs a process to be looked at by `ramfold inspect`, and how long a look takes: `inspect-cost RAMFOLD`.
 //!
-//! A program touches its memory at random, all the time. Beside it, in turns: nothing; `ramfold inspect` of it, again and again; the
-//! same of another process, which sleeps and has the same in its memory. The third is the control: a second
-//! busy thread slows a program down where both share a cache or a core, whatever it works at. What the looking itself
-//! costs is the second beside the third; how a single look shows in the program's whole time follows from how long it takes.
+//! A program touches its memory at random, all the time, and tells its rate four times a second. Beside it, in turns:
+//! nothing; `ramfold inspect` of it, again and again; the same of another process, which is stopped and has the same in its
+//! memory. The third is the control: a second busy thread slows a program down where both share a cache or a core,
+//! whatever it works at. What the looking itself costs is the second beside the third.
+//!
+//! One program lives through all rounds, since two that were filled one after the other differ by more than what is looked
+//! for (where their pages lie). Shares are formed within a round, whose parts follow each other in turn; told are
+//! their medians and quartiles over the rounds.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use ramfold_bench::comparison::median;
+use ramfold_bench::process::anonymous_bytes;
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
+
+/// How often the program tells its rate.
+const TELLS: Duration = Duration::from_millis(250);
+/// Longer than any measurement: the program is killed at the end.
+const FOREVER: u64 = 1_000_000;
 
 #[derive(Parser)]
 #[command(about = "What it costs a process to be looked at by `ramfold inspect`")]
@@ -21,34 +32,22 @@ struct Options {
     /// Memory of the program, in MiB
     #[arg(long, default_value_t = 1024)]
     mib: u64,
-    /// Seconds that each measurement lasts
-    #[arg(long, default_value_t = 9)]
+    /// Seconds of each part of a round
+    #[arg(long, default_value_t = 6)]
     seconds: u64,
-    #[arg(long, default_value_t = 5)]
-    runs: usize,
+    #[arg(long, default_value_t = 10)]
+    rounds: usize,
     /// The order of its touches, as `workload` names them
     #[arg(long, default_value = "zipf")]
     order: String,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Beside {
-    Nothing,
-    Inspected,
-    AnotherInspected,
-}
+const ALONE: usize = 0;
+const INSPECTED: usize = 1;
+const ANOTHER: usize = 2;
 
-const SIDES: [(Beside, &str); 3] = [
-    (Beside::Nothing, "alone"),
-    (Beside::Inspected, "inspected all the time"),
-    (Beside::AnotherInspected, "another is inspected"),
-];
-
-/// One measurement: touches a second, and how long each look took.
-struct Round {
-    rate: f64,
-    looks: Vec<f64>,
-}
+/// What a round gave: the rate of each part.
+type Rates = [f64; 3];
 
 /// A child that is killed with its owner.
 struct Running(Child);
@@ -60,85 +59,133 @@ impl Drop for Running {
     }
 }
 
+/// The program that is looked at, and the rates that it tells, each with when.
+struct Busy {
+    child: Running,
+    told: Receiver<(Instant, f64)>,
+}
+
 fn main() -> Result<()> {
     let options = Options::parse();
-    let sleeping = start(&options, 1_000_000)?;
-    wait_until_filled(&sleeping, &options)?;
-    signal(&sleeping, libc::SIGSTOP);
-    let mut rounds: [Vec<Round>; SIDES.len()] = Default::default();
-    for _ in 0..options.runs {
-        for ((side, _), rounds) in SIDES.iter().zip(&mut rounds) {
-            rounds.push(measure(&options, *side, &sleeping)?);
+    let stopped = start(&options)?;
+    wait_until_filled(&stopped, &options)?;
+    signal(&stopped, libc::SIGSTOP);
+    let busy = Busy::start(&options)?;
+    let (mut looks, mut rounds) = (Vec::new(), Vec::new());
+    for round in 0..options.rounds {
+        let mut rates = Rates::default();
+        for part in (0..rates.len()).map(|part| (part + round) % 3) {
+            let pid = [None, Some(busy.child.0.id()), Some(stopped.0.id())][part];
+            rates[part] = measure(&options, &busy, pid, &mut looks)?;
         }
+        eprintln!("round {}: {rates:.0?} touches a second", round + 1);
+        rounds.push(rates);
     }
-    println!(
-        "{}, {} MiB, {} s each, medians of {}",
-        options.order, options.mib, options.seconds, options.runs
-    );
-    println!("beside it                 touches/s   of alone   a look (s)");
-    let rate = |rounds: &[Round]| median(rounds.iter().map(|round| round.rate).collect()).context("no round");
-    let alone = rate(&rounds[0])?;
-    for ((_, name), rounds) in SIDES.iter().zip(&rounds) {
-        let rate = rate(rounds)?;
-        let look = median(rounds.iter().flat_map(|round| round.looks.iter().copied()).collect());
-        let look = look.map_or_else(|| "-".into(), |seconds| format!("{seconds:.2}"));
-        println!("{name:<24} {rate:>10.0} {:>10.3} {look:>12}", rate / alone);
-    }
+    report(&options, &rounds, looks);
     Ok(())
 }
 
-fn measure(options: &Options, beside: Beside, sleeping: &Running) -> Result<Round> {
-    let mut program = start(options, options.seconds)?;
-    wait_until_filled(&program, options)?;
-    let pid = if beside == Beside::AnotherInspected { sleeping.0.id() } else { program.0.id() };
-    let mut looks = Vec::new();
-    while program.0.try_wait()?.is_none() {
-        match beside {
-            Beside::Nothing => std::thread::sleep(Duration::from_millis(100)),
-            // The last look ends with the program.
-            _ => looks.extend(look(&options.ramfold, pid)?),
-        }
+fn report(options: &Options, rounds: &[Rates], looks: Vec<f64>) {
+    let Options { order, mib, seconds, rounds: count, .. } = options;
+    println!("{order}, {mib} MiB, {count} rounds of parts of {seconds} s: median (quartiles)");
+    for (name, part, of) in [
+        ("inspected, of alone", INSPECTED, ALONE),
+        ("another inspected, of alone", ANOTHER, ALONE),
+        ("inspected, of another inspected", INSPECTED, ANOTHER),
+    ] {
+        let [low, middle, high] = quartiles(rounds.iter().map(|rates| rates[part] / rates[of]).collect());
+        println!("{name:<32} {middle:.3} ({low:.3} to {high:.3})");
     }
-    let output = std::io::read_to_string(program.0.stdout.take().context("no output")?)?;
-    let result: Value =
-        serde_json::from_str(&output).with_context(|| format!("the program said: {output}"))?;
-    let rate = result["rate"].as_f64().context("no rate")?;
-    Ok(Round { rate, looks })
+    let [low, middle, high] = quartiles(looks);
+    println!("{:<32} {middle:.2} s ({low:.2} to {high:.2})", "a look");
 }
 
-/// The seconds of one look, if it came to its end.
-fn look(ramfold: &Path, pid: u32) -> Result<Option<f64>> {
+/// The program's rate while the process is looked at again and again, or nothing is done.
+fn measure(options: &Options, busy: &Busy, pid: Option<u32>, looks: &mut Vec<f64>) -> Result<f64> {
+    let begun = Instant::now();
+    let end = begun + Duration::from_secs(options.seconds);
+    while let Some(left) = end.checked_duration_since(Instant::now()) {
+        match pid {
+            None => std::thread::sleep(left),
+            Some(pid) => looks.extend(look(&options.ramfold, pid, end)?),
+        }
+    }
+    busy.rate(begun, end)
+}
+
+/// The seconds of one look; None if it is not over at `end`, when it is broken off.
+fn look(ramfold: &Path, pid: u32, end: Instant) -> Result<Option<f64>> {
     let begun = Instant::now();
     let mut command = Command::new(ramfold);
     command.args(["inspect", &pid.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
-    let status = command.status().with_context(|| format!("cannot start {}", ramfold.display()))?;
-    Ok(status.success().then(|| begun.elapsed().as_secs_f64()))
+    let child = command.spawn().with_context(|| format!("cannot start {}", ramfold.display()))?;
+    let mut child = Running(child);
+    while Instant::now() < end {
+        if let Some(status) = child.0.try_wait()? {
+            ensure!(status.success(), "ramfold inspect: {status}");
+            return Ok(Some(begun.elapsed().as_secs_f64()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(None)
 }
 
-fn start(options: &Options, seconds: u64) -> Result<Running> {
+fn start(options: &Options) -> Result<Running> {
     let program = std::env::current_exe()?.with_file_name("workload");
     let mut command = Command::new(&program);
-    command.args([&options.order, "--mib", &options.mib.to_string(), "--seconds", &seconds.to_string()]);
+    command.args([&options.order, "--mib", &options.mib.to_string(), "--seconds", &FOREVER.to_string()]);
+    command.args(["--tell-every", &TELLS.as_millis().to_string()]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     Ok(Running(child.with_context(|| format!("cannot start {}", program.display()))?))
+}
+
+impl Busy {
+    /// Returns when it has filled its memory and settled.
+    fn start(options: &Options) -> Result<Self> {
+        let mut child = start(options)?;
+        let (tell, told) = channel();
+        let output = child.0.stdout.take().context("no output")?;
+        std::thread::spawn(move || {
+            for rate in rates(output) {
+                // Nobody listens any more: the measurement is over.
+                let Ok(()) = tell.send((Instant::now(), rate)) else { return };
+            }
+        });
+        told.recv_timeout(Duration::from_secs(600)).context("the program told nothing in ten minutes")?;
+        Ok(Self { child, told })
+    }
+
+    /// The mean of the rates of all intervals between the two.
+    fn rate(&self, begun: Instant, end: Instant) -> Result<f64> {
+        // What was told last may still be on its way.
+        std::thread::sleep(TELLS);
+        let whole = |(when, _): &(Instant, f64)| *when >= begun + TELLS && *when <= end;
+        let rates: Vec<f64> = self.told.try_iter().filter(whole).map(|(_, rate)| rate).collect();
+        ensure!(!rates.is_empty(), "the program told nothing (is a part of {:?} too short?)", end - begun);
+        Ok(rates.iter().sum::<f64>() / rates.len() as f64)
+    }
+}
+
+fn rates(output: ChildStdout) -> impl Iterator<Item = f64> {
+    let lines = BufReader::new(output).lines().map_while(Result::ok);
+    lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok()?["rate"].as_f64())
+}
+
+/// The lower quartile, the median and the upper quartile; of nothing, zeros.
+fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
+    values.sort_by(f64::total_cmp);
+    let at = |quarter: usize| values.get(values.len() * quarter / 4).copied().unwrap_or(0.0);
+    [at(1), at(2), at(3)]
 }
 
 /// Waits until all of the memory has been written.
 fn wait_until_filled(program: &Running, options: &Options) -> Result<()> {
     let begun = Instant::now();
-    while anonymous_kib(program.0.id())? < options.mib << 10 {
+    while anonymous_bytes(program.0.id())? < options.mib << 20 {
         ensure!(begun.elapsed() < Duration::from_secs(600), "the program does not fill its memory");
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
-}
-
-fn anonymous_kib(pid: u32) -> Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let Some(size) = status.lines().find_map(|line| line.strip_prefix("RssAnon:")) else {
-        bail!("the program has ended");
-    };
-    Ok(size.trim().trim_end_matches(" kB").parse()?)
 }
 
 fn signal(program: &Running, signal: i32) {

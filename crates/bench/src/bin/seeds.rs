@@ -10,19 +10,54 @@
 //! same modules and different data: once as they are, once without random addresses and hashes (`setarch -R`), which
 //! otherwise make every page with a pointer another.
 //!
-//! inversion: what a pool that is full does to a program under `ramfold run` ([`ramfold_bench::inversion`]). RAMFOLD is the
-//! binary.
+//! inversion: what a pool that is full does to a program, by `ramfold replay` and under `ramfold run`
+//! ([`ramfold_bench::inversion`]). RAMFOLD is the binary.
+//!
+//! Each prints a table, and draws it with `--svg FILE`.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, Subcommand};
 use ramfold::{Config, PAGE_SIZE, Page};
 use ramfold_bench::histogram::Histogram;
+use ramfold_bench::inversion;
+use ramfold_bench::plot::{self, Drawing, Panel};
 use ramfold_bench::random::Random;
 use ramfold_survey::look::look;
 use ramfold_survey::population::{Population, Target};
 use ramfold_survey::shelf::{Shelf, thread_time};
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+#[derive(Parser)]
+#[command(about = "The measurements that the ideas of ramfold come from, made anew")]
+struct Options {
+    #[command(subcommand)]
+    seed: Seed,
+    /// Draw the table too
+    #[arg(long, global = true, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Seed {
+    /// zbud, zsmalloc and xvmalloc as a half-full device grows old
+    Ageing {
+        /// Pages of 4096 bytes, one after another
+        file: PathBuf,
+    },
+    /// Same-filled and duplicate pages of many like processes
+    Sharing {
+        #[arg(default_value_t = 16)]
+        processes: usize,
+    },
+    /// What a pool that is full does to a program under `ramfold run`
+    Inversion {
+        /// The binary
+        ramfold: PathBuf,
+    },
+}
 
 const ROUNDS: usize = 40;
 /// Rounds of the second measurement; the two settings take turns.
@@ -37,17 +72,26 @@ print('ready', flush=True); sys.stdin.read()
 ";
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["ageing", file] => ageing(&read(&[Target::File(file.into())])?),
-        ["sharing"] => sharing(16),
-        ["sharing", count] => sharing(count.parse().context("PROCESSES is a number")?),
-        ["inversion", ramfold] => {
-            print!("{}", ramfold_bench::inversion::table(ramfold.as_ref())?);
-            Ok(())
-        }
-        _ => bail!("usage: seeds ageing FILE | seeds sharing [PROCESSES] | seeds inversion RAMFOLD"),
-    }
+    let Options { seed, svg } = Options::parse();
+    let panels = match seed {
+        Seed::Ageing { file } => ageing(&read(&[Target::File(file)])?)?,
+        Seed::Sharing { processes } => sharing(processes)?,
+        Seed::Inversion { ramfold } => inversion(&ramfold)?,
+    };
+    svg.map_or(Ok(()), |path| plot::write(&path, &panels))
+}
+
+fn inversion(ramfold: &Path) -> Result<Vec<Panel>> {
+    let modelled = inversion::modelled(ramfold)?;
+    println!("by replay, estimated:");
+    modelled.iter().for_each(|(policy, seconds)| println!("{policy:<10} {seconds:>6.2} s"));
+    let real = inversion::Real::measure(ramfold)?;
+    println!("\nunder run:\n{}", real.table());
+    Ok(vec![
+        Panel { title: "replay: estimated seconds", drawing: Drawing::Bars(modelled) },
+        Panel { title: "run: touches a second", drawing: Drawing::Bars(real.rates()) },
+        Panel { title: "run: reads of the file", drawing: Drawing::Bars(real.reads()) },
+    ])
 }
 
 /// All pages of the targets.
@@ -77,21 +121,35 @@ struct Round {
     loads: Histogram,
 }
 
-fn ageing(pages: &[Page]) -> Result<()> {
+fn ageing(pages: &[Page]) -> Result<Vec<Panel>> {
     ensure!(pages.len() >= 1000, "too few pages to measure");
     println!("{} pages on a device of twice the size, lz4, {ROUNDS} rounds", pages.len());
     println!("zpool     round   pages/s   store us p50    p99   load us p50    p99   ratio");
+    let (mut rates, mut stores, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for zpool in ["zbud", "zsmalloc", "xvmalloc"] {
+        let (mut rate, mut store, mut ratio) = (Vec::new(), Vec::new(), Vec::new());
         let mut random = Random::new(1);
         let mut device = Device::filled(pages, zpool)?;
         for round in 1..=ROUNDS {
             let seen = device.age(pages, &mut random)?;
+            let x = round as f64;
+            rate.push((x, seen.rate()));
+            store.push((x, seen.stores.percentile(50) as f64 / 1000.0));
+            ratio.push((x, density(&device.shelf)));
             if round == 1 || round % 10 == 0 {
                 print_round(zpool, round, &seen, &device.shelf);
             }
         }
+        rates.push((zpool.to_owned(), rate));
+        stores.push((zpool.to_owned(), store));
+        ratios.push((zpool.to_owned(), ratio));
     }
-    Ok(())
+    let panel = |title, lines| Panel { title, drawing: Drawing::Lines("round", lines) };
+    Ok(vec![
+        panel("pages a second", rates),
+        panel("a store, us (median)", stores),
+        panel("bytes of pages / bytes of pool", ratios),
+    ])
 }
 
 impl Device {
@@ -125,17 +183,29 @@ impl Device {
     }
 }
 
-fn print_round(zpool: &str, number: usize, round: &Round, shelf: &Shelf) {
+impl Round {
+    /// Pages a second of processor time.
+    fn rate(&self) -> f64 {
+        (self.stores.total() + self.loads.total()) as f64 / self.time.as_secs_f64()
+    }
+}
+
+/// Bytes of pages to bytes of pool.
+fn density(shelf: &Shelf) -> f64 {
     let stats = shelf.stats();
+    stats.orig_data_size as f64 / stats.pool_total_size as f64
+}
+
+fn print_round(zpool: &str, number: usize, round: &Round, shelf: &Shelf) {
     let us = |histogram: &Histogram, percent| histogram.percentile(percent) as f64 / 1000.0;
     println!(
         "{zpool:<9} {number:>5} {:>9.0} {:>14.1} {:>6.1} {:>13.1} {:>6.1} {:>7.2}",
-        (round.stores.total() + round.loads.total()) as f64 / round.time.as_secs_f64(),
+        round.rate(),
         us(&round.stores, 50),
         us(&round.stores, 99),
         us(&round.loads, 50),
         us(&round.loads, 99),
-        stats.orig_data_size as f64 / stats.pool_total_size as f64
+        density(shelf)
     );
 }
 
@@ -165,14 +235,33 @@ impl Drop for Like {
     }
 }
 
-fn sharing(count: usize) -> Result<()> {
-    println!("as they are:");
-    share(count, false)?;
-    println!("\nwithout random addresses and hashes:");
-    share(count, true)
+/// What storing all pages takes.
+#[derive(Clone, Copy)]
+struct Cost {
+    /// Of processor time, a page.
+    microseconds: f64,
+    /// Of pool.
+    mib: f64,
 }
 
-fn share(count: usize, fixed: bool) -> Result<()> {
+fn sharing(count: usize) -> Result<Vec<Panel>> {
+    println!("as they are:");
+    let random = share(count, false)?;
+    println!("\nwithout random addresses and hashes:");
+    let fixed = share(count, true)?;
+    let bars = |of: fn(&Cost) -> f64| {
+        let names = ["own addresses", "own, sharing", "equal addresses", "equal, sharing"];
+        let costs = [random.0, random.1, fixed.0, fixed.1];
+        Drawing::Bars(names.iter().zip(&costs).map(|(name, cost)| ((*name).to_owned(), of(cost))).collect())
+    };
+    Ok(vec![
+        Panel { title: "pool, MiB", drawing: bars(|cost| cost.mib) },
+        Panel { title: "a store, us", drawing: bars(|cost| cost.microseconds) },
+    ])
+}
+
+/// Without sharing, and with it.
+fn share(count: usize, fixed: bool) -> Result<(Cost, Cost)> {
     let likes = (0..count).map(|seed| Like::start(seed, fixed)).collect::<Result<Vec<_>>>()?;
     let targets: Vec<Target> = likes.iter().map(|like| Target::Process(like.0.id())).collect();
     let seen = look(&Population::open(&targets, false)?, |_, _| {})?;
@@ -190,24 +279,26 @@ fn share(count: usize, fixed: bool) -> Result<()> {
         without.push(store_all(&pages, false)?);
     }
     let (with, without) = (middle(with), middle(without));
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    println!("pool without, with sharing {:.1}, {:.1} MiB", mib(without.1), mib(with.1));
-    println!("saved by sharing          {:>6.1} %", (1.0 - with.1 as f64 / without.1 as f64) * 100.0);
-    println!("store without, with       {:.2}, {:.2} us a page", without.0, with.0);
-    Ok(())
+    println!("pool without, with sharing {:.1}, {:.1} MiB", without.mib, with.mib);
+    println!("saved by sharing          {:>6.1} %", (1.0 - with.mib / without.mib) * 100.0);
+    println!("store without, with       {:.2}, {:.2} us a page", without.microseconds, with.microseconds);
+    Ok((without, with))
 }
 
-/// Microseconds of processor time a page, and bytes of pool.
-fn store_all(pages: &[Page], duplicate_pages_enabled: bool) -> Result<(f64, u64)> {
+fn store_all(pages: &[Page], duplicate_pages_enabled: bool) -> Result<Cost> {
     let mut shelf = Shelf::with_config(&Config { duplicate_pages_enabled, ..Shelf::unlimited() })?;
     let started = thread_time();
     shelf.store_all(pages)?;
     let time = thread_time() - started;
-    Ok((time.as_secs_f64() * 1e6 / pages.len() as f64, shelf.stats().pool_total_size))
+    Ok(Cost {
+        microseconds: time.as_secs_f64() * 1e6 / pages.len() as f64,
+        mib: shelf.stats().pool_total_size as f64 / f64::from(1 << 20),
+    })
 }
 
-fn middle(mut values: Vec<(f64, u64)>) -> (f64, u64) {
-    values.sort_by(|a, b| a.0.total_cmp(&b.0));
+/// The median by time.
+fn middle(mut values: Vec<Cost>) -> Cost {
+    values.sort_by(|a, b| a.microseconds.total_cmp(&b.microseconds));
     values[values.len() / 2]
 }
 

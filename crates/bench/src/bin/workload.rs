@@ -47,6 +47,9 @@ struct Touch {
     /// Memory, in MiB
     #[arg(long, default_value_t = 1024)]
     mib: usize,
+    /// Measure in parts of so many milliseconds, and print a line after each
+    #[arg(long, value_name = "MS")]
+    tell_every: Option<u64>,
     #[command(flatten)]
     common: Common,
 }
@@ -76,11 +79,12 @@ fn main() -> Result<()> {
 }
 
 fn run_touch(order: touch::Order, options: &Touch) -> Result<serde_json::Value> {
-    let Touch { mib, common } = options;
+    let Touch { mib, tell_every, common } = options;
     let plan = touch::Plan {
         order,
         bytes: mib << 20,
         measured: Duration::from_secs_f64(common.seconds),
+        parts: tell_every.map(Duration::from_millis),
         write_percent: common.write_percent,
         seed: common.seed,
     };

@@ -2,14 +2,30 @@
 //!
 //! Adds a zram device of its own, writes FILE to it, prints what its `mm_stat` says, and removes it. Then stores the
 //! same pages in a [`Store`] with zsmalloc, without duplicates, since zram shares none. Both count all pages of
-//! memory that their zsmalloc holds; ramfold's index (zram's table likewise) is shown apart.
+//! memory that their zsmalloc holds; ramfold's index (zram's table likewise) is shown apart. The last line is what
+//! `ramfold inspect FILE` foretells of zram, from its sample alone.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
 use ramfold::{Config, Key, PAGE_SIZE, Page, PoolKind, Store};
 use ramfold_bench::pages::Pages;
+use ramfold_survey::kernel_pool;
+use ramfold_survey::look::look;
+use ramfold_survey::measure::Sizes;
+use ramfold_survey::population::{Population, Target};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+#[derive(Parser)]
+#[command(about = "The same pages in the kernel's zram and in ramfold")]
+struct Options {
+    /// Pages of 4096 bytes, one after another
+    file: PathBuf,
+    /// As both call it
+    #[arg(default_value = "lz4")]
+    compressor: String,
+}
 
 /// What the pages cost, in bytes.
 struct Outcome {
@@ -19,18 +35,20 @@ struct Outcome {
 }
 
 fn main() -> Result<()> {
-    let mut arguments = std::env::args().skip(1);
-    let Some(path) = arguments.next() else { bail!("usage: zram-compare FILE [COMPRESSOR]") };
-    let compressor = arguments.next().unwrap_or_else(|| "lz4".into());
-    let count = fs::metadata(&path).with_context(|| path.clone())?.len() / PAGE_SIZE as u64;
-    let pages = Pages::open(Some(Path::new(&path)))?;
+    let Options { file, compressor } = Options::parse();
+    let size = fs::metadata(&file).with_context(|| file.display().to_string())?.len();
+    let (count, pages) = (size / PAGE_SIZE as u64, Pages::open(Some(&file))?);
     println!("{count} pages, {compressor}");
     println!(
         "{:<10} {:>12} {:>12} {:>12} {:>8} {:>10}",
         "", "original", "compressed", "memory", "ratio", "overhead"
     );
-    print("zram", &in_zram(&pages, count, &compressor)?);
+    let zram = in_zram(&pages, count, &compressor)?;
+    print("zram", &zram);
     print("ramfold", &in_ramfold(&pages, count, &compressor)?);
+    let foretold = foretold(&file, &compressor)?;
+    let off = (foretold / zram.used as f64 - 1.0) * 100.0;
+    println!("foretold   {foretold:>38.0}   of zram's {off:+.2} %");
     Ok(())
 }
 
@@ -92,6 +110,13 @@ fn in_zram(pages: &Pages, count: u64, compressor: &str) -> Result<Outcome> {
     let mut next = || fields.next().context("mm_stat is too short")?.context("mm_stat is odd");
     let (_, compressed, used) = (next()?, next()?, next()?);
     Ok(Outcome { original: count * PAGE_SIZE as u64, compressed, used })
+}
+
+/// Bytes of the kernel's zsmalloc, as `ramfold inspect` computes them.
+fn foretold(file: &Path, compressor: &str) -> Result<f64> {
+    let look = look(&Population::open(&[Target::File(file.to_owned())], false)?, |_, _| {})?;
+    let sizes = Sizes::of(compressor, &look.sample)?;
+    Ok(kernel_pool::pool_bytes(&sizes.bytes, look.filled_pages()))
 }
 
 fn in_ramfold(pages: &Pages, count: u64, compressor: &str) -> Result<Outcome> {

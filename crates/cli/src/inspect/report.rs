@@ -3,6 +3,7 @@
 use crate::size;
 use crate::survey::Survey;
 use ramfold::PAGE_SIZE;
+use ramfold_survey::look::Look;
 use ramfold_survey::measure::Row;
 use ramfold_survey::watch::Watched;
 use serde_json::{Value, json};
@@ -39,6 +40,7 @@ pub fn json(survey: &Survey) -> String {
         "sampled_pages": look.sample.len(),
         "zero_share": look.share(look.zero),
         "same_filled_share": look.same_filled_share(),
+        "same_filled_error95": look.same_filled_error(),
         "duplicate_share": { "least": least, "most": most },
         "duplicates_within": look.share(look.duplicates_within),
         "duplicates_across": look.share(look.duplicates_across),
@@ -96,9 +98,10 @@ pub fn head(survey: &Survey) -> String {
     }
     let _ = write!(
         text,
-        ": {:.1} % zero, {:.1} % otherwise same-filled, {}",
+        ": {:.1} % zero, {:.1} % otherwise same-filled{}, {}",
         look.share(look.zero) * 100.0,
         look.share(look.same_filled - look.zero) * 100.0,
+        same_filled_error(look),
         duplicates(survey)
     );
     if survey.population.swapped > 0 {
@@ -108,6 +111,11 @@ pub fn head(survey: &Survey) -> String {
         let _ = write!(text, "; {} went away meanwhile", look.vanished);
     }
     text + "\n"
+}
+
+/// Of both shares together; of a census there is none.
+fn same_filled_error(look: &Look) -> String {
+    if look.is_census() { String::new() } else { format!(" (± {:.1} %)", look.same_filled_error() * 100.0) }
 }
 
 /// Duplicates: a number, or two bounds.
