@@ -11,7 +11,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::build::{BuildDirectory, Objects, Sources};
 use crate::kernel_swap::{DeviceSwap, write_back};
-use crate::measure::{Bench, Memory, Running, Side, Statistics};
+use crate::measure::{Bench, Memory, Side, Statistics};
+use crate::process::Running;
 
 /// What all builds have in common.
 #[derive(Debug)]

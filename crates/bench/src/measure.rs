@@ -5,7 +5,7 @@
 
 use std::io::Read;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::cgroup::Cgroup;
 use crate::kernel_swap::{Zswap, drop_caches, zswap_pool};
+use crate::process::Running;
 
 /// Set by Ctrl-C; every wait then ends with an error, and what was set up is taken down.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -285,21 +286,4 @@ fn succeeded(status: ExitStatus, text: &str) -> Result<()> {
         bail!("the program ended with {status}: {text}");
     }
     Ok(())
-}
-
-/// A child that does not outlive its owner.
-pub(crate) struct Running(Child);
-
-impl Running {
-    pub(crate) fn start(command: &mut Command) -> Result<Self> {
-        let name = command.get_program().to_string_lossy().into_owned();
-        Ok(Self(command.spawn().with_context(|| format!("cannot start {name}"))?))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

@@ -33,14 +33,20 @@ pub enum Drawing {
 /// # Errors
 /// The file cannot be written.
 pub fn write(path: &Path, panels: &[Panel]) -> Result<()> {
+    draw(path, panels).map_err(|error| anyhow!("{}: {error}", path.display()))
+}
+
+fn draw(path: &Path, panels: &[Panel]) -> Result<()> {
     let count = u32::try_from(panels.len())?;
     let root = SVGBackend::new(path, (PANEL.0 * count, PANEL.1)).into_drawing_area();
-    let drawn = root.fill(&WHITE).map_err(|error| anyhow!("{error}")).and_then(|()| {
-        let areas = root.split_evenly((1, panels.len()));
-        panels.iter().zip(&areas).try_for_each(|(panel, area)| panel.draw(area))?;
-        root.present().map_err(|error| anyhow!("{error}"))
-    });
-    drawn.map_err(|error| anyhow!("{}: {error}", path.display()))
+    root.fill(&WHITE)?;
+    for (panel, area) in panels.iter().zip(root.split_evenly((1, panels.len()))) {
+        match &panel.drawing {
+            Drawing::Lines(x, lines) => panel.lines(&area, x, lines)?,
+            Drawing::Bars(bars) => panel.bars(&area, bars)?,
+        }
+    }
+    Ok(root.present()?)
 }
 
 /// Without digits that say nothing.
@@ -51,20 +57,7 @@ fn label(value: &f64) -> String {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 impl Panel {
-    fn draw(&self, area: &Area<'_>) -> Result<()> {
-        let drawn = match &self.drawing {
-            Drawing::Lines(x, lines) => self.lines(area, x, lines),
-            Drawing::Bars(bars) => self.bars(area, bars),
-        };
-        drawn.map_err(|error| anyhow!("{error}"))
-    }
-
-    fn lines(
-        &self,
-        area: &Area<'_>,
-        x: &str,
-        lines: &[(String, Vec<(f64, f64)>)],
-    ) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
+    fn lines(&self, area: &Area<'_>, x: &str, lines: &[(String, Vec<(f64, f64)>)]) -> Result<()> {
         let most = |of: fn(&(f64, f64)) -> f64| {
             lines.iter().flat_map(|(_, points)| points).map(of).fold(0.0, f64::max)
         };
@@ -92,11 +85,7 @@ impl Panel {
         Ok(())
     }
 
-    fn bars(
-        &self,
-        area: &Area<'_>,
-        bars: &[(String, f64)],
-    ) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
+    fn bars(&self, area: &Area<'_>, bars: &[(String, f64)]) -> Result<()> {
         let most = bars.iter().map(|(_, value)| *value).fold(0.0, f64::max);
         let mut chart = ChartBuilder::on(area)
             .caption(self.title, ("sans-serif", 15))

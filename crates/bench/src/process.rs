@@ -1,6 +1,41 @@
-//! What /proc tells of a program that is measured.
+//! Programs that are measured: they do not outlive their owner; what they say first, and what /proc tells of them.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command};
 
 use anyhow::{Context, Result};
+
+/// A child that does not outlive its owner.
+#[derive(Debug)]
+pub struct Running(pub Child);
+
+impl Running {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        Ok(Self(command.spawn().with_context(|| format!("cannot start {name}"))?))
+    }
+
+    /// The first line of its output, which has to be a pipe; what follows is not read.
+    ///
+    /// # Errors
+    /// There is no output to read.
+    pub fn first_line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.take().context("no output")?).read_line(&mut line)?;
+        Ok(line)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// Bytes of anonymous memory that are resident.
 ///

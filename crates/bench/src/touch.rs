@@ -40,7 +40,7 @@ pub struct Plan {
     pub bytes: usize,
     /// How long the measured phase lasts.
     pub measured: Duration,
-    /// The measured phase in parts of this length, each told on standard output when it ends.
+    /// The measured phase in parts of this length, each told on standard output when it ends; the last is what `run` returns.
     pub parts: Option<Duration>,
     /// How many touches of 100 write.
     pub write_percent: u64,
@@ -58,14 +58,11 @@ pub fn run(plan: &Plan, pages: &Pages) -> Result<Value> {
     let mut random = Random::new(plan.seed ^ 1);
     let mut phase = |duration| memory.touch_for(duration, plan.write_percent, &mut cursor, &mut random);
     phase((plan.measured / 3).min(SETTLING))?;
-    if let Some(part) = plan.parts {
-        let started = Instant::now();
-        while started.elapsed() + part < plan.measured {
-            println!("{}", phase(part)?.json());
-        }
-        return Ok(phase(part)?.json());
+    let (part, started) = (plan.parts.unwrap_or(plan.measured), Instant::now());
+    while started.elapsed() + part < plan.measured {
+        println!("{}", phase(part)?.json());
     }
-    Ok(phase(plan.measured)?.json())
+    Ok(phase(part)?.json())
 }
 
 /// A mapping, and for each page how often it was written.

@@ -24,18 +24,22 @@ impl Estimate {
             return Self { mean: 0.0, error95: 0.0 };
         }
         let mean = sample.iter().sum::<f64>() / n;
-        let squares: f64 = sample.iter().map(|value| (value - mean).powi(2)).sum();
-        let deviation = (squares / (n - 1.0).max(1.0)).sqrt();
-        let taken = (1.0 - n / (whole as f64).max(n)).sqrt();
-        Self { mean, error95: HALF_WIDTH * deviation / n.sqrt() * taken }
+        Self::from_squares(mean, sample.iter().map(|value| (value - mean).powi(2)).sum(), n, whole)
     }
 
     /// Of `part` among `n` of `whole`, as a share: the same for values of 0 and 1.
     #[must_use]
     pub fn share(part: u64, n: u64, whole: u64) -> Self {
-        let (mean, n) = (part as f64 / n.max(1) as f64, n as f64);
-        let taken = (1.0 - n / (whole as f64).max(n).max(1.0)).sqrt();
-        Self { mean, error95: HALF_WIDTH * (mean * (1.0 - mean) / (n - 1.0).max(1.0)).sqrt() * taken }
+        let n = n.max(1) as f64;
+        let mean = part as f64 / n;
+        Self::from_squares(mean, n * mean * (1.0 - mean), n, whole)
+    }
+
+    /// `squares`: of the deviations from the mean, their sum.
+    fn from_squares(mean: f64, squares: f64, n: f64, whole: u64) -> Self {
+        let deviation = (squares / (n - 1.0).max(1.0)).sqrt();
+        let taken = (1.0 - n / (whole as f64).max(n)).sqrt();
+        Self { mean, error95: HALF_WIDTH * deviation / n.sqrt() * taken }
     }
 
     /// The error as a percentage of the mean; 0 of nothing.

@@ -13,11 +13,10 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use ramfold_bench::process::anonymous_bytes;
+use ramfold_bench::process::{Running, anonymous_bytes};
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 #[derive(Parser)]
@@ -30,7 +29,7 @@ struct Options {
     percent: u64,
 }
 
-/// Of Python: as it is in the ready-made objects that most of its programs have.
+/// Objects of many kinds.
 const PYTHON: &str = "
 import sys
 data = {i: (str(i) * 3, [i, float(i)], {'name': 'n%d' % i}) for i in range(250000)}
@@ -65,18 +64,18 @@ const PROGRAMS: [(&str, &[&str]); 3] = [
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// A program that has built its data and waits; killed with its owner.
+/// A program that has built its data and waits; ends with its owner.
 struct Waiting {
-    child: Child,
+    program: Running,
     /// What it printed about its data.
     says: String,
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        // Its input ends, and with it the program; `ramfold run` ends with its program.
-        drop(self.child.stdin.take());
-        let _ = self.child.wait();
+        // Its input ends, and with it the program; `ramfold run` ends with its program, and is not killed before.
+        drop(self.program.0.stdin.take());
+        let _ = self.program.0.wait();
     }
 }
 
@@ -95,21 +94,21 @@ fn main() -> Result<()> {
 fn compare(options: &Options, name: &str, program: &[&str]) -> Result<String> {
     let ramfold = options.ramfold.as_path();
     let alone = Waiting::start(program)?;
-    let first = advise(ramfold, alone.child.id(), options.percent)?;
+    let first = advise(ramfold, alone.pid(), options.percent)?;
     let says = alone.says.clone();
     drop(alone);
 
     let run = Waiting::start(&under(ramfold, &first.run, program))?;
     ensure!(run.says == says, "it says something else under ramfold: {} instead of {says}", run.says);
-    let used = number(&top(ramfold, run.child.id())?, "in_use_bytes")?;
+    let used = number(&top(ramfold, run.pid())?, "in_use_bytes")?;
     drop(run);
 
     let roomy = Waiting::start(&under(ramfold, &["run", "-m", "16G", "--"].map(str::to_owned), program))?;
-    let pid = top(ramfold, roomy.child.id())?["living"][0]["pid"].as_u64().context("no process lives")?;
+    let pid = top(ramfold, roomy.pid())?["living"][0]["pid"].as_u64().context("no process lives")?;
     let second = advise(ramfold, u32::try_from(pid)?, options.percent)?;
     drop(roomy);
     let run = Waiting::start(&under(ramfold, &second.run, program))?;
-    let live = top(ramfold, run.child.id())?;
+    let live = top(ramfold, run.pid())?;
     let pooled = number(&live, "orig_data_size")? - number(&live, "pool_total_size")?;
 
     let less = first.memory - used;
@@ -162,14 +161,17 @@ impl Waiting {
         let words: Vec<&str> = command.iter().map(AsRef::as_ref).collect();
         let mut start = Command::new(words[0]);
         start.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let child = start.spawn().with_context(|| format!("cannot start {}", words[0]))?;
-        let mut waiting = Self { child, says: String::new() };
-        let output = waiting.child.stdout.take().context("no output")?;
-        BufReader::new(output).read_line(&mut waiting.says)?;
+        let mut program = Running::start(&mut start)?;
+        let says = program.first_line()?;
+        let waiting = Self { program, says };
         ensure!(waiting.says.starts_with("sum "), "it ended before it had its data");
         // What is evicted in the background comes to rest.
         std::thread::sleep(Duration::from_secs(1));
         Ok(waiting)
+    }
+
+    fn pid(&self) -> u32 {
+        self.program.0.id()
     }
 }
 

@@ -11,11 +11,11 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use ramfold_bench::process::anonymous_bytes;
+use ramfold_bench::process::{Running, anonymous_bytes};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -48,16 +48,6 @@ const ANOTHER: usize = 2;
 
 /// What a round gave: the rate of each part.
 type Rates = [f64; 3];
-
-/// A child that is killed with its owner.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// The program that is looked at, and the rates that it tells, each with when.
 struct Busy {
@@ -118,8 +108,7 @@ fn look(ramfold: &Path, pid: u32, end: Instant) -> Result<Option<f64>> {
     let begun = Instant::now();
     let mut command = Command::new(ramfold);
     command.args(["inspect", &pid.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
-    let child = command.spawn().with_context(|| format!("cannot start {}", ramfold.display()))?;
-    let mut child = Running(child);
+    let mut child = Running::start(&mut command)?;
     while Instant::now() < end {
         if let Some(status) = child.0.try_wait()? {
             ensure!(status.success(), "ramfold inspect: {status}");
@@ -135,8 +124,7 @@ fn start(options: &Options) -> Result<Running> {
     let mut command = Command::new(&program);
     command.args([&options.order, "--mib", &options.mib.to_string(), "--seconds", &FOREVER.to_string()]);
     command.args(["--tell-every", &TELLS.as_millis().to_string()]);
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    Ok(Running(child.with_context(|| format!("cannot start {}", program.display()))?))
+    Running::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))
 }
 
 impl Busy {

@@ -15,19 +15,19 @@
 //!
 //! Each prints a table, and draws it with `--svg FILE`.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
 use ramfold::{Config, PAGE_SIZE, Page};
 use ramfold_bench::histogram::Histogram;
 use ramfold_bench::inversion;
 use ramfold_bench::plot::{self, Drawing, Panel};
+use ramfold_bench::process::Running;
 use ramfold_bench::random::Random;
 use ramfold_survey::look::look;
 use ramfold_survey::population::{Population, Target};
 use ramfold_survey::shelf::{Shelf, thread_time};
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 #[derive(Parser)]
@@ -125,31 +125,29 @@ fn ageing(pages: &[Page]) -> Result<Vec<Panel>> {
     ensure!(pages.len() >= 1000, "too few pages to measure");
     println!("{} pages on a device of twice the size, lz4, {ROUNDS} rounds", pages.len());
     println!("zpool     round   pages/s   store us p50    p99   load us p50    p99   ratio");
-    let (mut rates, mut stores, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let mut histories = Vec::new();
     for zpool in ["zbud", "zsmalloc", "xvmalloc"] {
-        let (mut rate, mut store, mut ratio) = (Vec::new(), Vec::new(), Vec::new());
+        let mut history = Vec::new();
         let mut random = Random::new(1);
         let mut device = Device::filled(pages, zpool)?;
         for round in 1..=ROUNDS {
             let seen = device.age(pages, &mut random)?;
-            let x = round as f64;
-            rate.push((x, seen.rate()));
-            store.push((x, seen.stores.percentile(50) as f64 / 1000.0));
-            ratio.push((x, density(&device.shelf)));
+            history.push([seen.rate(), microseconds(&seen.stores, 50), density(&device.shelf)]);
             if round == 1 || round % 10 == 0 {
                 print_round(zpool, round, &seen, &device.shelf);
             }
         }
-        rates.push((zpool.to_owned(), rate));
-        stores.push((zpool.to_owned(), store));
-        ratios.push((zpool.to_owned(), ratio));
+        histories.push((zpool, history));
     }
-    let panel = |title, lines| Panel { title, drawing: Drawing::Lines("round", lines) };
-    Ok(vec![
-        panel("pages a second", rates),
-        panel("a store, us (median)", stores),
-        panel("bytes of pages / bytes of pool", ratios),
-    ])
+    let line = |history: &[[f64; 3]], figure: usize| {
+        history.iter().enumerate().map(|(round, figures)| ((round + 1) as f64, figures[figure])).collect()
+    };
+    let titles = ["pages a second", "a store, us (median)", "bytes of pages / bytes of pool"];
+    let panel = |(figure, title)| {
+        let lines = histories.iter().map(|(zpool, history)| ((*zpool).to_owned(), line(history, figure)));
+        Panel { title, drawing: Drawing::Lines("round", lines.collect()) }
+    };
+    Ok(titles.into_iter().enumerate().map(panel).collect())
 }
 
 impl Device {
@@ -190,6 +188,11 @@ impl Round {
     }
 }
 
+/// That so many percent of them do not exceed.
+fn microseconds(histogram: &Histogram, percent: u64) -> f64 {
+    histogram.percentile(percent) as f64 / 1000.0
+}
+
 /// Bytes of pages to bytes of pool.
 fn density(shelf: &Shelf) -> f64 {
     let stats = shelf.stats();
@@ -197,42 +200,27 @@ fn density(shelf: &Shelf) -> f64 {
 }
 
 fn print_round(zpool: &str, number: usize, round: &Round, shelf: &Shelf) {
-    let us = |histogram: &Histogram, percent| histogram.percentile(percent) as f64 / 1000.0;
     println!(
         "{zpool:<9} {number:>5} {:>9.0} {:>14.1} {:>6.1} {:>13.1} {:>6.1} {:>7.2}",
         round.rate(),
-        us(&round.stores, 50),
-        us(&round.stores, 99),
-        us(&round.loads, 50),
-        us(&round.loads, 99),
+        microseconds(&round.stores, 50),
+        microseconds(&round.stores, 99),
+        microseconds(&round.loads, 50),
+        microseconds(&round.loads, 99),
         density(shelf)
     );
 }
 
-/// Ends with its value.
-struct Like(Child);
-
-impl Like {
-    /// `fixed`: the same addresses and hashes in each.
-    fn start(seed: usize, fixed: bool) -> Result<Self> {
-        let mut command = Command::new(if fixed { "setarch" } else { "python3" });
-        if fixed {
-            command.args(["-R", "python3"]).env("PYTHONHASHSEED", "0");
-        }
-        command.args(["-c", LIKE, &seed.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut like = Self(command.spawn().context("python3")?);
-        let mut line = String::new();
-        BufReader::new(like.0.stdout.take().context("no output")?).read_line(&mut line)?;
-        ensure!(line == "ready\n", "python3 did not get ready");
-        Ok(like)
+/// One of many like processes. `fixed`: the same addresses and hashes in each.
+fn like(seed: usize, fixed: bool) -> Result<Running> {
+    let mut command = Command::new(if fixed { "setarch" } else { "python3" });
+    if fixed {
+        command.args(["-R", "python3"]).env("PYTHONHASHSEED", "0");
     }
-}
-
-impl Drop for Like {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    command.args(["-c", LIKE, &seed.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut like = Running::start(&mut command)?;
+    ensure!(like.first_line()? == "ready\n", "python3 did not get ready");
+    Ok(like)
 }
 
 /// What storing all pages takes.
@@ -262,7 +250,7 @@ fn sharing(count: usize) -> Result<Vec<Panel>> {
 
 /// Without sharing, and with it.
 fn share(count: usize, fixed: bool) -> Result<(Cost, Cost)> {
-    let likes = (0..count).map(|seed| Like::start(seed, fixed)).collect::<Result<Vec<_>>>()?;
+    let likes = (0..count).map(|seed| like(seed, fixed)).collect::<Result<Vec<_>>>()?;
     let targets: Vec<Target> = likes.iter().map(|like| Target::Process(like.0.id())).collect();
     let seen = look(&Population::open(&targets, false)?, |_, _| {})?;
     let percent = |part: u64| seen.share(part) * 100.0;
