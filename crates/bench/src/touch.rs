@@ -38,8 +38,10 @@ pub struct Plan {
     pub order: Order,
     /// Bytes of memory.
     pub bytes: usize,
-    /// How long the measured phase lasts.
+    /// How long the measured phase lasts,
     pub measured: Duration,
+    /// unless it has had so many touches before.
+    pub most: u64,
     /// The measured phase in parts of this length, each told on standard output when it ends; the last is what `run` returns.
     pub parts: Option<Duration>,
     /// How many touches of 100 write.
@@ -56,13 +58,13 @@ pub fn run(plan: &Plan, pages: &Pages) -> Result<Value> {
     let mut memory = Memory::filled(plan.bytes, pages)?;
     let mut cursor = Cursor::new(plan.order, memory.versions.len() as u64, plan.seed);
     let mut random = Random::new(plan.seed ^ 1);
-    let mut phase = |duration| memory.touch_for(duration, plan.write_percent, &mut cursor, &mut random);
-    phase((plan.measured / 3).min(SETTLING))?;
+    let mut phase = |duration, most| memory.touch_for((duration, most), plan, &mut cursor, &mut random);
+    phase((plan.measured / 3).min(SETTLING), plan.most / 3)?;
     let (part, started) = (plan.parts.unwrap_or(plan.measured), Instant::now());
     while started.elapsed() + part < plan.measured {
-        println!("{}", phase(part)?.json());
+        println!("{}", phase(part, plan.most)?.json());
     }
-    Ok(phase(part)?.json())
+    Ok(phase(part, plan.most)?.json())
 }
 
 /// A mapping, and for each page how often it was written.
@@ -103,18 +105,19 @@ impl Memory {
         Ok(memory)
     }
 
+    /// For so long, or so many touches.
     fn touch_for(
         &mut self,
-        duration: Duration,
-        write_percent: u64,
+        (duration, most): (Duration, u64),
+        plan: &Plan,
         cursor: &mut Cursor,
         random: &mut Random,
     ) -> Result<Phase> {
         let mut phase = Phase::default();
         let start = Instant::now();
-        while phase.elapsed < duration {
+        while phase.elapsed < duration && phase.all.total() < most {
             let index = cursor.next(random);
-            let writes = random.below(100) < write_percent;
+            let writes = random.below(100) < plan.write_percent;
             let version = self.versions[index];
             let before = Instant::now();
             let word = self.read(index);
@@ -222,7 +225,15 @@ mod tests {
 
     fn plan(order: Order) -> Plan {
         let measured = Duration::from_millis(60);
-        Plan { order, bytes: 256 * PAGE_SIZE, measured, parts: None, write_percent: 25, seed: 1 }
+        Plan {
+            order,
+            bytes: 256 * PAGE_SIZE,
+            measured,
+            most: u64::MAX,
+            parts: None,
+            write_percent: 25,
+            seed: 1,
+        }
     }
 
     #[test]
@@ -238,7 +249,8 @@ mod tests {
         let mut memory = Memory::filled(16 * PAGE_SIZE, &Pages::open(None).unwrap()).unwrap();
         memory.write(3, 1);
         let mut cursor = Cursor::new(Order::Sequential, 16, 1);
-        let failed = memory.touch_for(Duration::from_millis(20), 0, &mut cursor, &mut Random::new(1));
+        let plan = Plan { write_percent: 0, ..plan(Order::Sequential) };
+        let failed = memory.touch_for((plan.measured, plan.most), &plan, &mut cursor, &mut Random::new(1));
         assert!(failed.unwrap_err().to_string().contains("page 3 "));
     }
 }

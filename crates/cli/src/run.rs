@@ -10,6 +10,7 @@
 
 mod access;
 mod child;
+mod crowd;
 mod metrics;
 mod options;
 mod pace;
@@ -21,6 +22,7 @@ mod unmanaged;
 pub use options::{MIN_LIMIT, Options};
 
 use crate::failure::{Failure, say};
+use crowd::Crowd;
 use metrics::Metrics;
 use options::Settings;
 use pace::Pace;
@@ -64,14 +66,16 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let metrics = options.metrics.as_ref();
     let metrics = metrics.map(|address| Metrics::serve(address, Arc::clone(&run.segment))).transpose()?;
 
+    let (mut unmanaged, mut crowd) = (Unmanaged::default(), Crowd::new());
+    crowd.look(&run.segment);
     let started = Instant::now();
     let mut child = child::Child::spawn(&options.command, &run.environment(), &signals)?;
     let program = child.pid();
     let mut told = 0;
-    let mut unmanaged = Unmanaged::default();
     let (mut often, mut seldom) = (Pace::new(Duration::ZERO), Pace::new(Duration::from_millis(100)));
     let status = child.wait(&mut || {
         often.look(|| unmanaged.look(&run.segment, program));
+        crowd.look(&run.segment);
         seldom.look(|| {
             stats.sample(&run.segment);
             run.reap();

@@ -39,6 +39,31 @@ fn the_limit_holds_for_fifty_processes() {
     }
 }
 
+/// Many more than there are processors begin at once, each with a second of work, where memory holds a few: some wait until
+/// others have ended.
+#[test]
+fn newcomers_wait_where_memory_is_short() {
+    if !can_run() {
+        return;
+    }
+    let scratch = common::scratch();
+    let worker = worker(scratch.path());
+    let count = 4 * (std::thread::available_parallelism().map_or(1, |count| count.get()) + 2);
+    let ramfold = Ramfold::new(128 * MIB, &[]);
+    let script = format!(
+        "for i in $(seq {count}); do {worker} 24 1 $i & children+=($!); done
+         for child in ${{children[@]}}; do wait $child || exit 1; done"
+    );
+    let mut command = Program::new("a crowd", &["bash", "-c", &script]).command(Some(&ramfold));
+    let mut running = Running::start(&mut command);
+    let mut most = 0;
+    while running.child.try_wait().unwrap().is_none() {
+        most = most.max(resident(running.child.id()).len());
+    }
+    assert!(running.child.wait().unwrap().success());
+    assert!(most > 0 && most < count, "{most} of {count} at the same time");
+}
+
 /// What each worker has resident, the largest first.
 fn resident(run: u32) -> Vec<u64> {
     let shown = Command::new(binary())

@@ -58,6 +58,7 @@ impl Pager {
     pub fn after_fork_child(&self) -> Result<(), SetupError> {
         self.gate.reset();
         self.phase.release();
+        self.exempt();
         // Locks on memory are not inherited.
         self.space().unlock_all();
         match self.engine.get() {

@@ -17,10 +17,13 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Smallest address range that is of use.
 const MIN_RANGE: usize = 1 << 30;
+/// Writable bytes up to which a process takes no turn.
+const NEWCOMER: usize = 1 << 20;
 /// Alignment of the range: that of a group's pages.
 const ALIGN: usize = 4 << 20;
 
@@ -114,7 +117,7 @@ pub trait Host: Send + Sync {
 #[derive(Debug)]
 pub struct Config {
     /// The run's shared budget; [`Segment::create`] makes one for a single process.
-    pub segment: Segment,
+    pub segment: Arc<Segment>,
     /// The store's settings. `shrink_inline` is off whatever it says: the pager has a thread for that.
     pub store: ramfold::Config,
     /// The swap file, if there is to be one. Its extents are those of the segment.
@@ -175,10 +178,11 @@ pub struct Pager {
     space: Arc<Mutex<Space>>,
     pub(crate) engine: OnceLock<Arc<Engine>>,
     config: Mutex<Option<Config>>,
-    limit: u64,
+    segment: Arc<Segment>,
     /// Writable bytes beyond which management is due.
     threshold: usize,
     pub(crate) phase: Phase,
+    newcomer: Newcomer,
     /// The slot of the child that is about to be made.
     pub(crate) child: Mutex<Option<SlotId>>,
 }
@@ -201,9 +205,10 @@ impl Pager {
             space: Arc::new(Mutex::new(Space::new(reserved.0.clone()))),
             reserved,
             engine: OnceLock::new(),
-            limit: config.segment.limit(),
+            segment: Arc::clone(&config.segment),
             threshold: config.threshold,
             phase: Phase::default(),
+            newcomer: Newcomer::default(),
             config: Mutex::new(Some(config)),
             child: Mutex::new(None),
         })
@@ -218,10 +223,10 @@ impl Pager {
     /// Bytes that the run may use.
     #[must_use]
     pub fn limit(&self) -> u64 {
-        self.limit
+        self.segment.limit()
     }
 
-    /// Enters the counters into the segment: before the process ends.
+    /// Before the process ends: enters the counters into the segment, and lets the next one begin.
     pub fn publish(&self) {
         if let Some(engine) = self.engine() {
             let _inside = self.gate.enter();
@@ -231,6 +236,14 @@ impl Pager {
                 trace.flush();
             }
         }
+        if self.newcomer.end() {
+            self.segment.return_turn(self.newcomer.count.load(Ordering::Relaxed));
+        }
+    }
+
+    /// In a forked child: if it begins with much, as its parent has it, the turn is its parent's.
+    pub(crate) fn exempt(&self) {
+        self.newcomer.end();
     }
 
     /// The store's counters; all zero before management begins.
@@ -249,18 +262,31 @@ impl Pager {
         self.space.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the program has more memory than the threshold.
+    /// Notes that the program has more memory than a newcomer, or than the threshold.
     pub(crate) fn look_at_size(&self, space: &Space) {
-        if space.writable_bytes() > self.threshold {
+        let writable = space.writable_bytes();
+        if writable > NEWCOMER {
+            self.newcomer.grow();
+        }
+        if writable > self.threshold {
             self.phase.set_due();
         }
     }
 
-    /// True when the program has more memory than the threshold and nothing is managed yet.
+    /// True when the program has more memory than the threshold and nothing is managed yet, or more than a newcomer and has
+    /// not had its turn.
     #[must_use]
     #[inline]
     pub fn is_due(&self) -> bool {
-        self.phase.is_due()
+        self.phase.is_due() || self.newcomer.is_due()
+    }
+
+    /// To be called before [`Pager::begin`]: where the processes of the run crowd each other out, one that begins waits here
+    /// for its turn, once. Holds nothing meanwhile, and signals may arrive.
+    pub fn await_turn(&self) {
+        if self.newcomer.begin() {
+            self.newcomer.count.store(self.segment.await_turn(), Ordering::Relaxed);
+        }
     }
 
     /// Begins management if it is due. Starts threads, for which libc takes the dynamic linker's locks: the caller
@@ -307,6 +333,42 @@ impl Pager {
         engine.refresh_usage();
         let _ = self.engine.set(engine);
         Ok(())
+    }
+}
+
+/// Whether a process has had its turn.
+#[derive(Debug, Default)]
+struct Newcomer {
+    state: AtomicU8,
+    /// Which count the turn is of.
+    count: AtomicU32,
+}
+
+impl Newcomer {
+    const SMALL: u8 = 0;
+    const DUE: u8 = 1;
+    const BEGUN: u8 = 2;
+    /// It takes none, or has returned it.
+    const EXEMPT: u8 = 3;
+
+    fn grow(&self) {
+        if self.state.load(Ordering::Relaxed) == Self::SMALL {
+            let _ = self.state.compare_exchange(Self::SMALL, Self::DUE, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == Self::DUE
+    }
+
+    /// True for the one caller that is to take the turn.
+    fn begin(&self) -> bool {
+        self.state.compare_exchange(Self::DUE, Self::BEGUN, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// True if there is a turn to return.
+    fn end(&self) -> bool {
+        self.state.compare_exchange(Self::BEGUN, Self::EXEMPT, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Settings of a [`Region`].
 #[derive(Debug, Clone)]
@@ -102,7 +103,7 @@ impl Region {
             store.max_pool_bytes = options.budget / 2;
         }
         let config = Config {
-            segment,
+            segment: Arc::new(segment),
             store,
             swap,
             mode: options.mode,

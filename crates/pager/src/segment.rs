@@ -25,6 +25,7 @@ mod extents;
 mod heirs;
 mod latency;
 mod slots;
+mod turns;
 
 pub use counters::{Counter, Gauge};
 pub use extents::EXTENT_SIZE;
@@ -41,6 +42,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use turns::Turns;
 
 /// Managed processes that can live at the same time.
 pub const MAX_PROCESSES: usize = 4096;
@@ -83,6 +85,7 @@ struct Header {
     slots_used: AtomicU32,
     /// 1: a process could not write to the run's trace.
     trace_incomplete: AtomicU32,
+    turns: Turns,
     counters: [AtomicU64; COUNTERS],
     /// Faults of processes that have ended.
     past_faults: Latency,

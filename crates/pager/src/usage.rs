@@ -30,7 +30,7 @@ const BUFFERS: u64 = 1 << 20;
 /// This process's account in the run's shared budget.
 #[derive(Debug)]
 pub(crate) struct Account {
-    pub(crate) segment: Segment,
+    pub(crate) segment: Arc<Segment>,
     slot: AtomicUsize,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Usage {
 }
 
 impl Account {
-    pub(crate) fn new(segment: Segment, slot: SlotId) -> Self {
+    pub(crate) fn new(segment: Arc<Segment>, slot: SlotId) -> Self {
         Self { segment, slot: AtomicUsize::new(slot.0) }
     }
 

@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::fs::File;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use ramfold_pager::segment::{OpenError, Segment};
 use ramfold_pager::{Config, Mode};
@@ -139,7 +139,7 @@ impl Settings {
         let limit = self.limit.ok_or(SettingsError::NoLimit)?;
         self.store.max_pool_bytes = limit / 100 * self.max_pool_percent;
         Ok(Config {
-            segment: self.segment(limit)?,
+            segment: Arc::new(self.segment(limit)?),
             swap: self.swap.map(|path| open(path, OFlags::RDWR)).transpose()?,
             trace: self.trace.map(|path| open(path, OFlags::WRONLY | OFlags::APPEND)).transpose()?,
             store: self.store,

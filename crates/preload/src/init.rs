@@ -73,6 +73,7 @@ pub fn settle() {
     }
     CALM.store(false, Ordering::Relaxed);
     if READY.load(Ordering::Relaxed) && !stack::is_own() && !gate::is_inside(tls::thread()) {
+        get().await_turn();
         begin();
     }
 }

@@ -50,6 +50,9 @@ struct Touch {
     /// Measure in parts of so many milliseconds, and print a line after each
     #[arg(long, value_name = "MS")]
     tell_every: Option<u64>,
+    /// Touches after which the measured phase ends before its time
+    #[arg(long)]
+    touches: Option<u64>,
     #[command(flatten)]
     common: Common,
 }
@@ -79,11 +82,12 @@ fn main() -> Result<()> {
 }
 
 fn run_touch(order: touch::Order, options: &Touch) -> Result<serde_json::Value> {
-    let Touch { mib, tell_every, common } = options;
+    let Touch { mib, tell_every, touches, common } = options;
     let plan = touch::Plan {
         order,
         bytes: mib << 20,
         measured: Duration::from_secs_f64(common.seconds),
+        most: touches.unwrap_or(u64::MAX),
         parts: tell_every.map(Duration::from_millis),
         write_percent: common.write_percent,
         seed: common.seed,

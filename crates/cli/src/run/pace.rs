@@ -1,5 +1,7 @@
-//! How often to look at what costs more the more there is of it: at most so often, and for a bounded share of the time.
+//! How often to look at what costs more the more there is of it: at most so often, and for a bounded share of one
+//! processor. That is counted in processor time: where the machine is busy a look is interrupted, and is needed most.
 
+use ramfold_survey::shelf::thread_time;
 use std::time::{Duration, Instant};
 
 /// Between two looks, in multiples of what one takes: they have a fiftieth of the time.
@@ -24,8 +26,10 @@ impl Pace {
     pub fn look(&mut self, look: impl FnOnce()) {
         let start = Instant::now();
         if start >= self.next {
+            let before = thread_time();
             look();
-            self.next = start + (start.elapsed() * REST).min(LONGEST).max(self.shortest);
+            let took = thread_time().saturating_sub(before);
+            self.next = start + (took * REST).min(LONGEST).max(self.shortest);
         }
     }
 }
@@ -38,9 +42,10 @@ mod tests {
     fn long_looks_are_rare_and_short_ones_not_too_frequent() {
         let mut looks = 0;
         let mut pace = Pace::new(Duration::ZERO);
-        pace.look(|| std::thread::sleep(Duration::from_millis(2)));
+        let begun = thread_time();
+        pace.look(|| while thread_time() - begun < Duration::from_millis(20) {});
         pace.look(|| looks += 1);
-        assert_eq!(looks, 0, "the next is due after a tenth of a second");
+        assert_eq!(looks, 0, "the next is due after a second");
         let mut pace = Pace::new(Duration::from_secs(3600));
         (0..3).for_each(|_| pace.look(|| looks += 1));
         assert_eq!(looks, 1);

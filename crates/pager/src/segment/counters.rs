@@ -31,6 +31,8 @@ named! {
     Counter {
         /// Processes that were managed.
         Processes = "processes",
+        /// Processes that had to wait before they could begin.
+        Waits = "waits",
         /// Faults that the pager resolved.
         Faults = "faults",
         /// Faults on pages that had been evicted.

@@ -1,0 +1,265 @@
+//! How many newcomers may begin. Where more processes work than there are processors, and memory is short or soon will
+//! be, the others wait: nothing is lost by it, for no processor is idle, and what pages need not come back is won.
+//!
+//! A process is *at work* if it can run or has used a processor just now; one that sleeps, or waits for another, is not. As
+//! many may be at work as there are processors, and two more; so who waits for a newcomer lets it in by waiting. Beyond
+//! that, one more is let in after each pause: processes that stay for long do not keep others out, and equals that begin
+//! together end at about the same time. Those are forgotten again, slowly, or each newcomer beside them would wait.
+
+use super::pace::Pace;
+use ramfold_pager::segment::Segment;
+use std::collections::HashMap;
+use std::fs;
+use std::num::NonZero;
+use std::ops::RangeInclusive;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+/// Who has used a processor so recently is at work: where twenty share one, each has it for a tick in this time.
+const RECENTLY: Duration = Duration::from_millis(200);
+/// How often to look while nobody waits.
+const SELDOM: Duration = Duration::from_millis(100);
+
+/// Watches who is at work, and leaves turns accordingly.
+#[derive(Debug)]
+pub struct Crowd {
+    policy: Policy,
+    pace: Pace,
+    next: Instant,
+    /// Newcomers of the run that are known.
+    seen: u32,
+    known: HashMap<u32, Known>,
+}
+
+/// A process that has begun.
+#[derive(Debug)]
+struct Known {
+    since: Instant,
+    /// Ticks for which it has run.
+    ran: u64,
+    /// When it was last at work.
+    at_work: Instant,
+}
+
+impl Crowd {
+    /// For this machine, as far as it may be used.
+    pub fn new() -> Self {
+        let now = Instant::now();
+        let processors = available_parallelism().map_or(1, NonZero::get);
+        let policy = Policy::new(processors, now);
+        Self { policy, pace: Pace::new(Duration::ZERO), next: now, seen: 0, known: HashMap::new() }
+    }
+
+    /// To be called often.
+    pub fn look(&mut self, segment: &Segment) {
+        segment.beat();
+        let (now, waiting) = (Instant::now(), segment.waiting() > 0);
+        if waiting || now >= self.next {
+            let Self { policy, pace, seen, known, .. } = self;
+            pace.look(|| {
+                let managed = segment.processes().into_iter().map(|process| process.pid);
+                for pid in segment.newcomers(seen).into_iter().chain(managed) {
+                    known.entry(pid).or_insert(Known { since: now, ran: 0, at_work: now });
+                }
+                let at_work = look_at_all(known, now, |lived| policy.note_end(lived));
+                let memory = (segment.in_use(), segment.limit());
+                segment.leave_turns(policy.turns(now, waiting, at_work, memory));
+            });
+            self.next = now + SELDOM;
+        }
+    }
+}
+
+/// How many are at work; of those that have ended it is told how long they lived.
+fn look_at_all(known: &mut HashMap<u32, Known>, now: Instant, mut ended: impl FnMut(Duration)) -> usize {
+    known.retain(|pid, process| {
+        let Some((can_run, ran)) = activity(*pid) else {
+            ended(now - process.since);
+            return false;
+        };
+        if can_run || ran != process.ran {
+            *process = Known { ran, at_work: now, ..*process };
+        }
+        true
+    });
+    known.values().filter(|process| now - process.at_work < RECENTLY).count()
+}
+
+/// Whether the process can run or waits for a page, and for how many ticks it has run; None if it has ended.
+fn activity(pid: u32) -> Option<(bool, u64)> {
+    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// `/proc/PID/stat`: `PID (NAME) STATE ...`, where the name may hold anything; the numbers are those of proc_pid_stat(5).
+fn parse(stat: &[u8]) -> Option<(bool, u64)> {
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(name_end + 2..)?).ok()?;
+    let field = |number: usize| rest.split(' ').nth(number - 3)?.parse::<u64>().ok();
+    let ended = rest.starts_with(['Z', 'X']);
+    (!ended).then_some((rest.starts_with(['R', 'D']), field(14)? + field(15)?))
+}
+
+/// So many more than there are processors may be at work: one may wait for a file, and that one has ended is seen late.
+const SPARE: usize = 2;
+/// Between two that are let in beyond these while memory is not short.
+const SHORT_PAUSE: Duration = Duration::from_millis(50);
+/// While it is: as long as processes live here, but not less or more than this; and at first, when none has ended yet.
+const PAUSES: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// What counts of those that have ended when one more has.
+const FADING: f64 = 0.9;
+/// How long it takes until one of them is forgotten.
+const MEMORY: Duration = Duration::from_secs(5);
+/// Memory is short if, as it grows, it will be full after so many seconds,
+const AHEAD: u64 = 10;
+/// or less than this part of it is left; and it stays short for so long after.
+const MARGIN: u64 = 8;
+const STAYS_SHORT: Duration = Duration::from_secs(2);
+
+/// How many may be at work.
+#[derive(Debug)]
+struct Policy {
+    processors: usize,
+    /// Those beyond the processors' number and [`SPARE`], and when the last of them was forgotten.
+    extra: usize,
+    forgotten: Instant,
+    /// How long those lived that have ended: the sum, and that of the squares.
+    lives: (f64, f64),
+    /// When a turn was last there to be taken.
+    left: Instant,
+    /// What the run used, and when.
+    sample: (Instant, u64),
+    short_until: Instant,
+}
+
+impl Policy {
+    fn new(processors: usize, now: Instant) -> Self {
+        let (lives, sample) = ((0.0, 0.0), (now, 0));
+        Self { processors, extra: 0, forgotten: now, lives, left: now, sample, short_until: now }
+    }
+
+    fn note_end(&mut self, lived: Duration) {
+        let (lived, (sum, squares)) = (lived.as_secs_f64(), self.lives);
+        self.lives = (sum * FADING + lived, squares * FADING + lived * lived);
+    }
+
+    /// How long one lives of those that are there at a moment.
+    fn pause(&self) -> Duration {
+        let (sum, squares) = self.lives;
+        if sum == 0.0 {
+            return FIRST_PAUSE;
+        }
+        Duration::from_secs_f64(squares / sum).clamp(*PAUSES.start(), *PAUSES.end())
+    }
+
+    /// Turns to leave, when so many processes are at work, someone waits or nobody does, and the run uses so many bytes of
+    /// its limit.
+    fn turns(&mut self, now: Instant, waiting: bool, at_work: usize, (in_use, limit): (u64, u64)) -> u32 {
+        self.look_at_memory(now, in_use, limit);
+        if self.extra > 0 && now - self.forgotten >= MEMORY {
+            (self.extra, self.forgotten) = (self.extra - 1, now);
+        }
+        let few = self.processors + SPARE;
+        let mut turns = (few + self.extra).saturating_sub(at_work);
+        let is_short = now < self.short_until;
+        let pause = if is_short { self.pause() } else { SHORT_PAUSE };
+        if turns == 0 && waiting && now - self.left >= pause {
+            turns = 1;
+            if is_short {
+                (self.extra, self.forgotten) = (at_work + 1 - few, now);
+            }
+        }
+        if turns > 0 || !waiting {
+            self.left = now;
+        }
+        u32::try_from(turns).unwrap_or(u32::MAX)
+    }
+
+    fn look_at_memory(&mut self, now: Instant, in_use: u64, limit: u64) {
+        let (then, before) = self.sample;
+        if now - then < RECENTLY {
+            return;
+        }
+        let grown = in_use.saturating_sub(before) as f64 / (now - then).as_secs_f64();
+        self.sample = (now, in_use);
+        if in_use as f64 + grown * AHEAD as f64 > limit as f64 || in_use > limit - limit / MARGIN {
+            self.short_until = now + STAYS_SHORT;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: (u64, u64) = (99, 100);
+    const AMPLE: (u64, u64) = (1, 100);
+
+    /// One of two processors.
+    fn policy() -> (Policy, impl Fn(u64) -> Instant) {
+        let start = Instant::now();
+        (Policy::new(2, start), move |ms| start + Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn as_many_may_work_as_there_are_processors_and_two_more() {
+        let (mut policy, at) = policy();
+        assert_eq!(policy.turns(at(0), false, 0, SHORT), 4);
+        assert_eq!(policy.turns(at(300), false, 3, SHORT), 1);
+        assert_eq!(policy.turns(at(600), true, 4, SHORT), 0);
+        assert_eq!(policy.turns(at(700), true, 2, SHORT), 2);
+    }
+
+    #[test]
+    fn where_memory_is_ample_the_others_follow_one_by_one() {
+        let (mut policy, at) = policy();
+        assert_eq!(policy.turns(at(300), false, 4, AMPLE), 0);
+        let turns = [310, 340, 351, 360, 402].map(|ms| policy.turns(at(ms), true, 4, AMPLE));
+        assert_eq!(turns, [0, 0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn memory_that_will_soon_be_full_is_short() {
+        let (mut policy, at) = policy();
+        policy.turns(at(300), false, 4, (1, 100));
+        policy.turns(at(1300), false, 4, (11, 100));
+        assert_eq!(policy.turns(at(1400), true, 4, (11, 100)), 0, "ten a second: full in nine");
+        assert_eq!(policy.turns(at(2000), true, 4, (11, 100)), 0);
+        assert_eq!(policy.turns(at(3400), true, 4, (11, 100)), 1);
+    }
+
+    #[test]
+    fn one_more_is_let_in_after_each_pause_and_forgotten_after_a_while() {
+        let (mut policy, at) = policy();
+        assert_eq!(policy.turns(at(300), false, 6, SHORT), 0);
+        assert_eq!(policy.turns(at(1200), true, 6, SHORT), 0);
+        assert_eq!(policy.turns(at(1300), true, 6, SHORT), 1, "nobody has ended: a second");
+        assert_eq!(policy.turns(at(1400), true, 7, SHORT), 0);
+        assert_eq!(policy.turns(at(1500), true, 6, SHORT), 1, "who takes its place does not wait");
+        assert_eq!(policy.turns(at(6200), false, 7, SHORT), 0);
+        assert_eq!(policy.turns(at(6300), true, 6, SHORT), 0, "there is one place less");
+    }
+
+    #[test]
+    fn the_pause_is_as_long_as_processes_live() {
+        let (mut policy, _) = policy();
+        let seconds = Duration::from_secs;
+        assert_eq!(policy.pause(), FIRST_PAUSE);
+        (0..50).for_each(|_| policy.note_end(Duration::from_millis(1)));
+        assert_eq!(policy.pause(), *PAUSES.start());
+        (0..50).for_each(|_| policy.note_end(seconds(3)));
+        assert!(policy.pause().abs_diff(seconds(3)) < Duration::from_millis(100));
+        policy.note_end(seconds(1000));
+        assert_eq!(policy.pause(), *PAUSES.end());
+    }
+
+    #[test]
+    fn what_the_kernel_tells_of_a_process_is_understood() {
+        let stat =
+            |state| format!("12 (a) Z b) {state} 1 12 12 0 -1 4194304 1 2 3 4 70 8 9 10 20 0 1 0 55 0");
+        assert_eq!(parse(stat('R').as_bytes()), Some((true, 78)));
+        assert_eq!(parse(stat('S').as_bytes()), Some((false, 78)));
+        assert_eq!(parse(stat('Z').as_bytes()), None);
+        assert!(activity(std::process::id()).is_some() && parse(b"12 (a").is_none());
+    }
+}
