@@ -7,7 +7,7 @@
 //! together end at about the same time. Those are forgotten again, slowly, or each newcomer beside them would wait.
 
 use super::pace::Pace;
-use ramfold_pager::segment::Segment;
+use ramfold_pager::segment::{Counter, Segment};
 use std::collections::HashMap;
 use std::fs;
 use std::num::NonZero;
@@ -62,8 +62,8 @@ impl Crowd {
                     known.entry(pid).or_insert(Known { since: now, ran: 0, at_work: now });
                 }
                 let at_work = look_at_all(known, now, |lived| policy.note_end(lived));
-                let memory = (segment.in_use(), segment.limit());
-                segment.leave_turns(policy.turns(now, waiting, at_work, memory));
+                policy.look_at_memory(now, &Memory::of(segment));
+                segment.leave_turns(policy.turns(now, waiting, at_work));
             });
             self.next = now + SELDOM;
         }
@@ -101,6 +101,16 @@ fn parse(stat: &[u8]) -> Option<(bool, u64)> {
 
 /// So many more than there are processors may be at work: one may wait for a file, and that one has ended is seen late.
 const SPARE: usize = 2;
+/// Seconds of a processor that it takes to bring a page back, and to evict another one for it.
+const REFAULT: f64 = 25e-6;
+/// If more than this part of all processors goes into that, fewer may be at work; less than there are processors only if it
+/// is more than this; and more again if it has been less than the last for so long.
+const MUCH: f64 = 0.1;
+const VERY_MUCH: f64 = 0.5;
+const LITTLE: f64 = 0.03;
+const CALM: Duration = Duration::from_secs(1);
+/// How often that is looked at.
+const SAMPLE: Duration = Duration::from_millis(250);
 /// Between two that are let in beyond these while memory is not short.
 const SHORT_PAUSE: Duration = Duration::from_millis(50);
 /// While it is: as long as processes live here, but not less or more than this; and at first, when none has ended yet.
@@ -120,22 +130,52 @@ const STAYS_SHORT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 struct Policy {
     processors: usize,
-    /// Those beyond the processors' number and [`SPARE`], and when the last of them was forgotten.
+    /// So many, as far as nobody has waited for too long,
+    places: usize,
+    /// that came to be so many, or should not be more, at this time;
+    changed: Instant,
+    /// those let in beyond, and when the last of them was forgotten.
     extra: usize,
     forgotten: Instant,
     /// How long those lived that have ended: the sum, and that of the squares.
     lives: (f64, f64),
     /// When a turn was last there to be taken.
     left: Instant,
-    /// What the run used, and when.
-    sample: (Instant, u64),
+    /// What was seen of memory, and when.
+    sample: (Instant, Memory),
     short_until: Instant,
+}
+
+/// What the run uses of its limit, in bytes, and the pages that have come back.
+#[derive(Debug, Clone, Default)]
+struct Memory {
+    in_use: u64,
+    limit: u64,
+    refaults: u64,
+}
+
+impl Memory {
+    fn of(segment: &Segment) -> Self {
+        let refaults = segment.total(Counter::Refaults);
+        Self { in_use: segment.in_use(), limit: segment.limit(), refaults }
+    }
 }
 
 impl Policy {
     fn new(processors: usize, now: Instant) -> Self {
-        let (lives, sample) = ((0.0, 0.0), (now, 0));
-        Self { processors, extra: 0, forgotten: now, lives, left: now, sample, short_until: now }
+        let (lives, sample) = ((0.0, 0.0), (now, Memory::default()));
+        let places = processors + SPARE;
+        Self {
+            processors,
+            places,
+            changed: now,
+            extra: 0,
+            forgotten: now,
+            lives,
+            left: now,
+            sample,
+            short_until: now,
+        }
     }
 
     fn note_end(&mut self, lived: Duration) {
@@ -152,21 +192,18 @@ impl Policy {
         Duration::from_secs_f64(squares / sum).clamp(*PAUSES.start(), *PAUSES.end())
     }
 
-    /// Turns to leave, when so many processes are at work, someone waits or nobody does, and the run uses so many bytes of
-    /// its limit.
-    fn turns(&mut self, now: Instant, waiting: bool, at_work: usize, (in_use, limit): (u64, u64)) -> u32 {
-        self.look_at_memory(now, in_use, limit);
+    /// Turns to leave, when so many processes are at work, and someone waits or nobody does.
+    fn turns(&mut self, now: Instant, waiting: bool, at_work: usize) -> u32 {
         if self.extra > 0 && now - self.forgotten >= MEMORY {
             (self.extra, self.forgotten) = (self.extra - 1, now);
         }
-        let few = self.processors + SPARE;
-        let mut turns = (few + self.extra).saturating_sub(at_work);
+        let mut turns = (self.places + self.extra).saturating_sub(at_work);
         let is_short = now < self.short_until;
         let pause = if is_short { self.pause() } else { SHORT_PAUSE };
         if turns == 0 && waiting && now - self.left >= pause {
             turns = 1;
             if is_short {
-                (self.extra, self.forgotten) = (at_work + 1 - few, now);
+                (self.extra, self.forgotten) = (at_work + 1 - self.places, now);
             }
         }
         if turns > 0 || !waiting {
@@ -175,16 +212,28 @@ impl Policy {
         u32::try_from(turns).unwrap_or(u32::MAX)
     }
 
-    fn look_at_memory(&mut self, now: Instant, in_use: u64, limit: u64) {
-        let (then, before) = self.sample;
-        if now - then < RECENTLY {
+    fn look_at_memory(&mut self, now: Instant, memory: &Memory) {
+        let (then, before) = &self.sample;
+        let passed = now - *then;
+        if passed < SAMPLE {
             return;
         }
-        let grown = in_use.saturating_sub(before) as f64 / (now - then).as_secs_f64();
-        self.sample = (now, in_use);
-        if in_use as f64 + grown * AHEAD as f64 > limit as f64 || in_use > limit - limit / MARGIN {
+        let a_second = |now: u64, before: u64| now.saturating_sub(before) as f64 / passed.as_secs_f64();
+        let growth = a_second(memory.in_use, before.in_use);
+        let cost = a_second(memory.refaults, before.refaults) * REFAULT / self.processors as f64;
+        let (in_use, limit) = (memory.in_use, memory.limit);
+        if in_use as f64 + growth * AHEAD as f64 > limit as f64 || in_use > limit - limit / MARGIN {
             self.short_until = now + STAYS_SHORT;
         }
+        let too_much = if self.places > self.processors { MUCH } else { VERY_MUCH };
+        if cost > too_much {
+            (self.places, self.changed) = ((self.places - 1).max(1), now);
+        } else if cost > LITTLE {
+            self.changed = now;
+        } else if now - self.changed >= CALM {
+            (self.places, self.changed) = ((self.places + 1).min(self.processors + SPARE), now);
+        }
+        self.sample = (now, memory.clone());
     }
 }
 
@@ -192,57 +241,88 @@ impl Policy {
 mod tests {
     use super::*;
 
-    const SHORT: (u64, u64) = (99, 100);
-    const AMPLE: (u64, u64) = (1, 100);
-
-    /// One of two processors.
-    fn policy() -> (Policy, impl Fn(u64) -> Instant) {
+    /// One of two processors that has seen so much in use of a limit of 100, and the time after so many milliseconds.
+    fn policy(in_use: u64) -> (Policy, impl Fn(u64) -> Instant) {
         let start = Instant::now();
-        (Policy::new(2, start), move |ms| start + Duration::from_millis(ms))
+        let mut policy = Policy::new(2, start);
+        policy.look_at_memory(start + SAMPLE, &memory(in_use, 0));
+        (policy, move |ms| start + Duration::from_millis(ms))
+    }
+
+    fn memory(in_use: u64, refaults: u64) -> Memory {
+        Memory { in_use, limit: 100, refaults }
     }
 
     #[test]
     fn as_many_may_work_as_there_are_processors_and_two_more() {
-        let (mut policy, at) = policy();
-        assert_eq!(policy.turns(at(0), false, 0, SHORT), 4);
-        assert_eq!(policy.turns(at(300), false, 3, SHORT), 1);
-        assert_eq!(policy.turns(at(600), true, 4, SHORT), 0);
-        assert_eq!(policy.turns(at(700), true, 2, SHORT), 2);
+        let (mut policy, at) = policy(99);
+        assert_eq!(policy.turns(at(0), false, 0), 4);
+        assert_eq!(policy.turns(at(300), false, 3), 1);
+        assert_eq!(policy.turns(at(600), true, 4), 0);
+        assert_eq!(policy.turns(at(700), true, 2), 2);
     }
 
     #[test]
     fn where_memory_is_ample_the_others_follow_one_by_one() {
-        let (mut policy, at) = policy();
-        assert_eq!(policy.turns(at(300), false, 4, AMPLE), 0);
-        let turns = [310, 340, 351, 360, 402].map(|ms| policy.turns(at(ms), true, 4, AMPLE));
+        let (mut policy, at) = policy(1);
+        assert_eq!(policy.turns(at(300), false, 4), 0);
+        let turns = [310, 340, 351, 360, 402].map(|ms| policy.turns(at(ms), true, 4));
         assert_eq!(turns, [0, 0, 1, 0, 1]);
     }
 
     #[test]
     fn memory_that_will_soon_be_full_is_short() {
-        let (mut policy, at) = policy();
-        policy.turns(at(300), false, 4, (1, 100));
-        policy.turns(at(1300), false, 4, (11, 100));
-        assert_eq!(policy.turns(at(1400), true, 4, (11, 100)), 0, "ten a second: full in nine");
-        assert_eq!(policy.turns(at(2000), true, 4, (11, 100)), 0);
-        assert_eq!(policy.turns(at(3400), true, 4, (11, 100)), 1);
+        let (mut policy, at) = policy(1);
+        policy.look_at_memory(at(1250), &memory(12, 0));
+        assert_eq!(policy.turns(at(1300), false, 4), 0);
+        assert_eq!(policy.turns(at(2000), true, 4), 0, "eleven a second: full in eight");
+        policy.look_at_memory(at(2250), &memory(12, 0));
+        assert_eq!(policy.turns(at(3251), true, 4), 1, "it grows no more");
+    }
+
+    #[test]
+    fn fewer_may_work_while_much_time_goes_into_what_comes_back() {
+        let (mut policy, at) = policy(99);
+        let mut refaults = 0;
+        // So many a second, looked at from one time to another.
+        let mut look = |policy: &mut Policy, from: u64, to: u64, rate: u64| {
+            for ms in (from..to).step_by(250) {
+                refaults += rate / 4;
+                policy.look_at_memory(at(ms + 250), &memory(99, refaults));
+            }
+            policy.places
+        };
+        assert_eq!(look(&mut policy, 250, 500, 20_000), 3);
+        assert_eq!(
+            look(&mut policy, 500, 2500, 20_000),
+            2,
+            "a quarter of the time: as many as there are processors"
+        );
+        assert_eq!(look(&mut policy, 2500, 4500, 60_000), 1, "three quarters");
+        assert_eq!(look(&mut policy, 4500, 6500, 5_000), 1);
+        assert_eq!(look(&mut policy, 6500, 7500, 0), 2);
+        assert_eq!(look(&mut policy, 7500, 20_000, 0), 4);
     }
 
     #[test]
     fn one_more_is_let_in_after_each_pause_and_forgotten_after_a_while() {
-        let (mut policy, at) = policy();
-        assert_eq!(policy.turns(at(300), false, 6, SHORT), 0);
-        assert_eq!(policy.turns(at(1200), true, 6, SHORT), 0);
-        assert_eq!(policy.turns(at(1300), true, 6, SHORT), 1, "nobody has ended: a second");
-        assert_eq!(policy.turns(at(1400), true, 7, SHORT), 0);
-        assert_eq!(policy.turns(at(1500), true, 6, SHORT), 1, "who takes its place does not wait");
-        assert_eq!(policy.turns(at(6200), false, 7, SHORT), 0);
-        assert_eq!(policy.turns(at(6300), true, 6, SHORT), 0, "there is one place less");
+        let (mut policy, at) = policy(99);
+        let turns = |policy: &mut Policy, ms, waiting, at_work| {
+            policy.look_at_memory(at(ms), &memory(99, 0));
+            policy.turns(at(ms), waiting, at_work)
+        };
+        assert_eq!(turns(&mut policy, 300, false, 6), 0);
+        assert_eq!(turns(&mut policy, 1200, true, 6), 0);
+        assert_eq!(turns(&mut policy, 1300, true, 6), 1, "nobody has ended: a second");
+        assert_eq!(turns(&mut policy, 1400, true, 7), 0);
+        assert_eq!(turns(&mut policy, 1500, true, 6), 1, "who takes its place does not wait");
+        assert_eq!(turns(&mut policy, 6200, false, 7), 0);
+        assert_eq!(turns(&mut policy, 6300, true, 6), 0, "there is one place less");
     }
 
     #[test]
     fn the_pause_is_as_long_as_processes_live() {
-        let (mut policy, _) = policy();
+        let (mut policy, _) = policy(99);
         let seconds = Duration::from_secs;
         assert_eq!(policy.pause(), FIRST_PAUSE);
         (0..50).for_each(|_| policy.note_end(Duration::from_millis(1)));
