@@ -39,7 +39,7 @@ impl Break {
 }
 
 /// Moves the break to what `choose` makes of the current one; the old break.
-fn move_break(choose: impl FnOnce(usize) -> Option<usize> + 'static) -> Option<Result<usize, MapError>> {
+fn move_break(choose: impl FnOnce(usize) -> Option<usize> + 'static) -> Result<usize, MapError> {
     init::with_pager(|pager| {
         let mut area = BREAK.lock();
         if area.base == 0 {
@@ -52,67 +52,21 @@ fn move_break(choose: impl FnOnce(usize) -> Option<usize> + 'static) -> Option<R
     })
 }
 
-unsafe extern "C" {
-    /// glibc's record of the kernel's break.
-    static mut __curbrk: *mut c_void;
-}
-
-/// # Safety
-/// The program's break is not in use by anyone else.
-unsafe fn kernel_brk(addr: usize) -> bool {
-    // SAFETY: the caller's.
-    let now = unsafe { sys::call(libc::SYS_brk, [addr, 0, 0, 0, 0]) };
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // an address
-    let now = now as usize;
-    // SAFETY: a word of libc that only brk and sbrk write.
-    unsafe { __curbrk = ptr::with_exposed_provenance_mut(now) };
-    now >= addr
-}
-
-/// # Safety
-/// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn brk(addr: *mut c_void) -> c_int {
-    match move_break(move |_| Some(addr.addr())) {
-        Some(Ok(_)) => 0,
-        Some(Err(error)) => sys::fail(error.errno()),
-        // SAFETY: the program's.
-        None if unsafe { kernel_brk(addr.addr()) } => 0,
-        None => sys::fail(libc::ENOMEM),
-    }
+pub extern "C" fn brk(addr: *mut c_void) -> c_int {
+    move_break(move |_| Some(addr.addr())).map_or_else(|error| sys::fail(error.errno()), |_| 0)
 }
 
-/// # Safety
-/// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sbrk(increment: isize) -> *mut c_void {
-    match move_break(move |old| old.checked_add_signed(increment)) {
-        Some(Ok(old)) => ptr::with_exposed_provenance_mut(old),
-        Some(Err(_)) => {
-            sys::set_errno(libc::ENOMEM);
+pub extern "C" fn sbrk(increment: isize) -> *mut c_void {
+    let old = move_break(move |old| old.checked_add_signed(increment));
+    old.map_or_else(
+        |error| {
+            sys::set_errno(error.errno());
             FAILED
-        }
-        // SAFETY: the program's.
-        None => unsafe { kernel_sbrk(increment) },
-    }
-}
-
-/// # Safety
-/// As for `kernel_brk`.
-unsafe fn kernel_sbrk(increment: isize) -> *mut c_void {
-    // SAFETY: the caller's.
-    unsafe {
-        if __curbrk.is_null() {
-            kernel_brk(0);
-        }
-        let old = __curbrk;
-        let moved = old.addr().checked_add_signed(increment).is_some_and(|new| kernel_brk(new));
-        if increment == 0 || moved {
-            return old;
-        }
-    }
-    sys::set_errno(libc::ENOMEM);
-    FAILED
+        },
+        ptr::with_exposed_provenance_mut,
+    )
 }
 
 /// Held across fork.

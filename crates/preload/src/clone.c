@@ -28,8 +28,8 @@ struct new_process {
     uint64_t later[24];
 };
 
-/* fork.rs: everything stands still, with the pages of those addresses in memory; 0 if there is nothing to stop. */
-int ramfold_begin_copy(const uintptr_t *touched, size_t count);
+/* fork.rs: everything stands still, with the pages of those addresses in memory. */
+void ramfold_begin_copy(const uintptr_t *touched, size_t count);
 void ramfold_end_copy(int in_child);
 
 static int (*real_clone)(int (*)(void *), void *, int, void *, ...);
@@ -61,8 +61,7 @@ int ramfold_clone(int (*function)(void *), void *stack, int flags, void *argumen
     touched[count++] = (uintptr_t)stack - STACK_IN_USE;
     if (flags & (CLONE_PARENT_SETTID | CLONE_PIDFD)) touched[count++] = (uintptr_t)parent_tid;
     if (flags & CLONE_CHILD_SETTID) touched[count++] = (uintptr_t)child_tid;
-    if (!ramfold_begin_copy(touched, count))
-        return real_clone(function, stack, flags, argument, parent_tid, tls, child_tid);
+    ramfold_begin_copy(touched, count);
     struct start start = {function, argument};
     int pid = real_clone(start_child, stack, flags, &start, parent_tid, tls, child_tid);
     int error = errno;
@@ -76,7 +75,7 @@ static long call(long number, const long a[6]) {
 }
 
 static long copy_process(long number, const long a[6], const uintptr_t *touched, size_t count) {
-    if (!ramfold_begin_copy(touched, count)) return call(number, a);
+    ramfold_begin_copy(touched, count);
     long pid = call(number, a);
     int error = errno;
     ramfold_end_copy(pid == 0);

@@ -158,7 +158,7 @@ fn open(path: &str, how: OFlags) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// The pager's settings; `None` when there are none.
-pub fn config() -> Option<Result<Config, SettingsError>> {
-    value().map(|text| Settings::parse(text).and_then(Settings::into_config))
+/// The pager's settings.
+pub fn config() -> Result<Config, SettingsError> {
+    Settings::parse(value().unwrap_or_default())?.into_config()
 }

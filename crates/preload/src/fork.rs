@@ -19,7 +19,7 @@ extern "C" fn before() {
 
 /// `also` are addresses whose pages are touched before the fork is over.
 fn before_copy(also: &[usize]) {
-    let Some(pager) = init::pager() else { return };
+    let pager = init::pager();
     // Until the end: a signal handler may touch memory, and nobody would bring it back.
     mem::forget(Masked::enter());
     pager.before_fork();
@@ -46,7 +46,7 @@ fn own_frames() -> impl Iterator<Item = usize> {
 extern "C" fn in_parent() {
     // Whatever follows may allocate.
     internal::after_fork();
-    let Some(pager) = init::pager() else { return };
+    let pager = init::pager();
     stack::run(|| pager.after_fork_parent());
     brk::after_fork();
     large::after_fork();
@@ -58,7 +58,7 @@ extern "C" fn in_parent() {
 #[unsafe(export_name = "ramfold_after_fork_child")]
 extern "C" fn in_child() {
     internal::after_fork();
-    let Some(pager) = init::pager() else { return };
+    let pager = init::pager();
     {
         let _internal = Internal::enter();
         stack::run(|| {
@@ -86,10 +86,6 @@ pub extern "C" fn bare_fork() -> libc::pid_t {
     }) else {
         return crate::sys::fail(libc::ENOSYS);
     };
-    if !init::is_active() {
-        // SAFETY: the program's.
-        return unsafe { real() };
-    }
     before();
     // SAFETY: the program's.
     let pid = unsafe { real() };
@@ -143,13 +139,9 @@ jump! {
 /// # Safety
 /// `count` addresses lie at `touched`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ramfold_begin_copy(touched: *const usize, count: usize) -> libc::c_int {
-    if !init::is_active() {
-        return 0;
-    }
+unsafe extern "C" fn ramfold_begin_copy(touched: *const usize, count: usize) {
     // SAFETY: the caller's; a null pointer comes with none.
     before_copy(if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(touched, count) } });
-    1
 }
 
 /// After it, or after a bare fork.

@@ -95,14 +95,12 @@ fn source(size: usize, align: usize) -> Source {
     if unsafe { thread.as_ref().internal } != 0 {
         return Source::Internal;
     }
-    if init::is_active() {
-        init::settle();
-        if init::exhausted() && !collected(thread) {
-            return Source::Exhausted;
-        }
-        if size >= LARGE || align > LARGE_ALIGN {
-            return Source::Large;
-        }
+    init::settle();
+    if init::exhausted() && !collected(thread) {
+        return Source::Exhausted;
+    }
+    if size >= LARGE || align > LARGE_ALIGN {
+        return Source::Large;
     }
     Source::Heap(gate::enter(thread))
 }

@@ -66,7 +66,7 @@ pub fn alloc(size: usize, align: usize) -> *mut c_void {
         set(addr, Block { len, open: len, reserved: len });
         Some(addr)
     });
-    mapped.flatten().map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
+    mapped.map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
 }
 
 pub fn free(p: *mut c_void) {
@@ -94,7 +94,7 @@ pub fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
         set(new, block);
         moved.ok().map(|(new, _)| new)
     });
-    moved.flatten().map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
+    moved.map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
 }
 
 type Moved = Result<(usize, Block), MapError>;

@@ -43,7 +43,7 @@ fn status(done: Result<(), MapError>) -> c_int {
 
 /// Whether memory is managed, and this thread does not work for ramfold.
 fn is_managing() -> bool {
-    !tls::is_internal() && init::is_active()
+    !tls::is_internal()
 }
 
 /// `len` in whole pages when the range touches managed memory, and this thread does not work for ramfold.
@@ -55,7 +55,7 @@ fn managed(addr: usize, len: usize) -> Option<usize> {
 
 /// Works on the pager, which is there.
 fn with_pager<T: 'static>(f: impl FnOnce(&Pager) -> Result<T, MapError> + 'static) -> Result<T, MapError> {
-    init::with_pager(f).unwrap_or(Err(MapError::NoMemory))
+    init::with_pager(f)
 }
 
 /// A range cut at the bounds of managed memory.

@@ -9,9 +9,9 @@ use std::ffi::{c_char, c_int, c_void};
 use libc::FILE;
 
 use crate::tls::Internal;
-use crate::{init, real, sys};
+use crate::{real, sys};
 
-/// Replaces a function that makes a stream: the same, internal while memory is managed.
+/// Replaces a function that makes a stream: the same, internal.
 macro_rules! stream {
     ($module:ident, fn $name:ident($($arg:ident: $ty:ty),*)) => {
         mod $module {
@@ -22,7 +22,7 @@ macro_rules! stream {
             /// As in C.
             #[unsafe(export_name = stringify!($name))]
             pub unsafe extern "C" fn replacement($($arg: $ty),*) -> *mut FILE {
-                let _internal = init::is_active().then(Internal::enter);
+                let _internal = Internal::enter();
                 let Some(real) = $name::get() else {
                     sys::set_errno(libc::ENOSYS);
                     return std::ptr::null_mut();

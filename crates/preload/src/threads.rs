@@ -1,8 +1,8 @@
 //! Threads of the program.
 //!
 //! A new thread's control block and its thread-local tables are allocated while this library is internal, so that
-//! threads of the pager may walk libc's list of threads without a fault; a stack that the program brings itself, in
-//! managed memory, is locked for the same reason. Program threads are counted: the pager's threads would keep a
+//! threads of the pager may walk libc's list of threads without a fault; where the program brings a stack of its own, in
+//! managed memory, the part in which libc puts them is locked for the same reason. Program threads are counted: the pager's threads would keep a
 //! process alive whose main thread has called pthread_exit, so the last program thread to end exits for it.
 
 use std::ffi::{c_int, c_void};
@@ -106,18 +106,22 @@ fn start(start: Start, arg: *mut c_void, create: impl FnOnce(Start, *mut c_void)
     error
 }
 
-/// Locks a stack that the program chose, when it is managed memory.
-unsafe fn lock_stack(attr: *const pthread_attr_t) {
+/// Locks the control block, at the end of a stack that the program chose, when that is managed memory. False if it cannot be
+/// locked.
+///
+/// # Safety
+/// The attributes are null or initialised.
+unsafe fn lock_control_block(attr: *const pthread_attr_t) -> bool {
+    /// What glibc puts there: its own block, and below it the thread-local storage of the libraries that are loaded.
+    const CONTROL_BLOCK: usize = 64 << 10;
     let (mut stack, mut len) = (ptr::null_mut(), 0);
-    // SAFETY: the program's attributes.
-    if unsafe { libc::pthread_attr_getstack(attr, &raw mut stack, &raw mut len) } != 0 {
-        return;
+    // SAFETY: the caller's.
+    if attr.is_null() || unsafe { libc::pthread_attr_getstack(attr, &raw mut stack, &raw mut len) } != 0 {
+        return true;
     }
-    if init::range().contains(&stack.addr()) {
-        let first = stack.addr() / sys::PAGE * sys::PAGE;
-        let end = (stack.addr() + len).next_multiple_of(sys::PAGE);
-        init::with_pager(move |pager| pager.lock(first, end - first));
-    }
+    let end = (stack.addr() + len).next_multiple_of(sys::PAGE);
+    let first = stack.addr().max(end.saturating_sub(CONTROL_BLOCK)) / sys::PAGE * sys::PAGE;
+    !init::range().contains(&first) || init::with_pager(move |pager| pager.lock(first, end - first)).is_ok()
 }
 
 /// # Safety
@@ -130,13 +134,9 @@ pub unsafe extern "C" fn create(
     arg: *mut c_void,
 ) -> c_int {
     let Some(real) = pthread_create::get() else { return libc::EAGAIN };
-    if !init::is_active() {
-        // SAFETY: the program's.
-        return unsafe { real(thread, attr, function, arg) };
-    }
-    if !attr.is_null() {
-        // SAFETY: the program's.
-        unsafe { lock_stack(attr) };
+    // SAFETY: the program's.
+    if !unsafe { lock_control_block(attr) } {
+        return libc::EAGAIN;
     }
     // SAFETY: the program's.
     start(function, arg, |begin, package| unsafe { real(thread, attr, begin, package) })
@@ -152,10 +152,6 @@ pub unsafe extern "C" fn create_c11(thread: *mut pthread_t, function: Start, arg
     }) else {
         return 1; // thrd_error
     };
-    if !init::is_active() {
-        // SAFETY: the program's.
-        return unsafe { real(thread, function, arg) };
-    }
     // SAFETY: the program's.
     start(function, arg, |begin, package| unsafe { real(thread, begin, package) })
 }

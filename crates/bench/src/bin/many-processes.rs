@@ -80,10 +80,10 @@ impl Set {
         Self { name: "equal", mib: vec![96; 8], touches_per_page: 12 }
     }
 
-    /// From 1 to 64 MiB, each larger than the one before by the same factor.
+    /// From 1 to 64 MiB, most of them small.
     fn different() -> Self {
-        let mib = (0..50).map(|i| 64_f64.powf(f64::from(i) / 49.0).round() as usize).collect();
-        Self { name: "different", mib, touches_per_page: 6 }
+        let mib = (0..50).map(|i| 1 + 63 * i * i / (49 * 49)).collect();
+        Self { name: "different", mib, touches_per_page: 12 }
     }
 
     /// Most bytes of memory, seconds until the first ended, and until the last.
