@@ -2,9 +2,10 @@
 //! be, the others wait: nothing is lost by it, for no processor is idle, and what pages need not come back is won.
 //!
 //! A process is *at work* if it can run or has used a processor just now; one that sleeps, or waits for another, is not. As
-//! many may be at work as there are processors, and two more; so who waits for a newcomer lets it in by waiting. Beyond
-//! that, one more is let in after each pause: processes that stay for long do not keep others out, and equals that begin
-//! together end at about the same time. Those are forgotten again, slowly, or each newcomer beside them would wait.
+//! many may be at work as there are processors, and two more; so who waits for a newcomer lets it in by waiting. Fewer may
+//! be while much time goes into pages that come back. Beyond that, one more is let in after each pause: processes that stay
+//! for long do not keep others out, and equals that begin together end at about the same time. Those are forgotten again,
+//! slowly, or each newcomer beside them would wait.
 
 use super::pace::Pace;
 use ramfold_pager::segment::{Counter, Segment};
@@ -118,7 +119,7 @@ const PAUSES: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// What counts of those that have ended when one more has.
 const FADING: f64 = 0.9;
-/// How long it takes until one of them is forgotten.
+/// How long it takes until one of those let in is forgotten.
 const MEMORY: Duration = Duration::from_secs(5);
 /// Memory is short if, as it grows, it will be full after so many seconds,
 const AHEAD: u64 = 10;

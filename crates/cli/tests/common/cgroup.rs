@@ -66,11 +66,18 @@ impl Cgroup {
 }
 
 impl Drop for Cgroup {
-    /// Members that have just ended may need a moment to leave.
+    /// Members that have just ended may need a moment to leave; who was to outlive its run is killed.
     fn drop(&mut self) {
-        for _ in 0..100 {
+        for attempt in 0..100 {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
+            }
+            if attempt == 50 {
+                let members = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
+                for member in members.lines().filter_map(|line| line.parse().ok()) {
+                    // SAFETY: plain integers; only a process that is in this group gets here.
+                    unsafe { libc::kill(member, libc::SIGKILL) };
+                }
             }
             std::thread::sleep(Duration::from_millis(20));
         }
