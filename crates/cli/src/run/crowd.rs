@@ -105,11 +105,12 @@ const SPARE: usize = 2;
 /// Seconds of a processor that it takes to bring a page back, and to evict another one for it.
 const REFAULT: f64 = 25e-6;
 /// If more than this part of all processors goes into that, fewer may be at work; less than there are processors only if it
-/// is more than this; and more again if it has been less than the last for so long.
+/// is more than this; and more again if it has been less than the last for so long, or no more of memory is in use than this.
 const MUCH: f64 = 0.1;
 const VERY_MUCH: f64 = 0.5;
 const LITTLE: f64 = 0.03;
 const CALM: Duration = Duration::from_secs(1);
+const AMPLE: u64 = 2;
 /// How often that is looked at.
 const SAMPLE: Duration = Duration::from_millis(250);
 /// Between two that are let in beyond these while memory is not short.
@@ -204,7 +205,7 @@ impl Policy {
         if turns == 0 && waiting && now - self.left >= pause {
             turns = 1;
             if is_short {
-                (self.extra, self.forgotten) = (at_work + 1 - self.places, now);
+                (self.extra, self.forgotten) = (self.extra + 1, now);
             }
         }
         if turns > 0 || !waiting {
@@ -231,7 +232,7 @@ impl Policy {
             (self.places, self.changed) = ((self.places - 1).max(1), now);
         } else if cost > LITTLE {
             self.changed = now;
-        } else if now - self.changed >= CALM {
+        } else if now - self.changed >= CALM || in_use < limit / AMPLE {
             (self.places, self.changed) = ((self.places + 1).min(self.processors + SPARE), now);
         }
         self.sample = (now, memory.clone());
@@ -303,6 +304,10 @@ mod tests {
         assert_eq!(look(&mut policy, 4500, 6500, 5_000), 1);
         assert_eq!(look(&mut policy, 6500, 7500, 0), 2);
         assert_eq!(look(&mut policy, 7500, 20_000, 0), 4);
+        assert_eq!(look(&mut policy, 20_000, 21_000, 60_000), 1);
+        policy.look_at_memory(at(21_250), &memory(49, 1_000_000));
+        policy.look_at_memory(at(21_500), &memory(49, 1_000_000));
+        assert_eq!(policy.places, 2, "at once where memory is ample");
     }
 
     #[test]
@@ -312,13 +317,17 @@ mod tests {
             policy.look_at_memory(at(ms), &memory(99, 0));
             policy.turns(at(ms), waiting, at_work)
         };
-        assert_eq!(turns(&mut policy, 300, false, 6), 0);
-        assert_eq!(turns(&mut policy, 1200, true, 6), 0);
-        assert_eq!(turns(&mut policy, 1300, true, 6), 1, "nobody has ended: a second");
-        assert_eq!(turns(&mut policy, 1400, true, 7), 0);
-        assert_eq!(turns(&mut policy, 1500, true, 6), 1, "who takes its place does not wait");
-        assert_eq!(turns(&mut policy, 6200, false, 7), 0);
-        assert_eq!(turns(&mut policy, 6300, true, 6), 0, "there is one place less");
+        assert_eq!(turns(&mut policy, 300, false, 4), 0);
+        assert_eq!(turns(&mut policy, 1200, true, 4), 0);
+        assert_eq!(turns(&mut policy, 1300, true, 4), 1, "nobody has ended: a second");
+        assert_eq!(turns(&mut policy, 1400, true, 5), 0);
+        assert_eq!(turns(&mut policy, 1500, true, 4), 1, "who takes its place does not wait");
+        assert_eq!(turns(&mut policy, 1600, true, 7), 0, "more are at work than were let in");
+        assert_eq!(turns(&mut policy, 2500, true, 7), 1, "one more");
+        assert_eq!(turns(&mut policy, 2600, true, 6), 0, "and no more than one");
+        assert_eq!(turns(&mut policy, 2700, true, 5), 1);
+        assert_eq!(turns(&mut policy, 7400, false, 6), 0);
+        assert_eq!(turns(&mut policy, 7500, true, 5), 0, "there is one place less");
     }
 
     #[test]
