@@ -135,7 +135,7 @@ fn served(ramfold: Option<&Ramfold>) -> (BTreeMap<u32, String>, u64) {
     let group = Cgroup::new().map(Arc::new);
     let mut command = Program::new("gunicorn", &words).command(ramfold);
     let mut server = Running::start_in(group.as_deref(), &mut command);
-    let sampler = Sampler::start(server.child.id(), group, ramfold.map_or(u64::MAX, Ramfold::bound));
+    let sampler = Sampler::start(server.child.id(), group.clone(), ramfold.map_or(u64::MAX, Ramfold::bound));
     let started = Instant::now();
     while UnixStream::connect(&socket).is_err() {
         assert!(server.child.try_wait().unwrap().is_none(), "gunicorn ended");
@@ -151,7 +151,8 @@ fn served(ramfold: Option<&Ramfold>) -> (BTreeMap<u32, String>, u64) {
     let peak = sampler.stop();
     // SAFETY: plain integers; the child has not been waited for.
     unsafe { libc::kill(i32::try_from(server.child.id()).unwrap(), libc::SIGTERM) };
-    assert!(server.child.wait().unwrap().success());
+    let status = server.child.wait().unwrap();
+    assert!(status.success(), "gunicorn: {status}");
     (answers, peak)
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Removed on drop.
+/// Removed on drop, and its members with it: kept until the program that it holds has ended.
 #[derive(Debug)]
 pub struct Cgroup(PathBuf);
 
