@@ -353,6 +353,11 @@ impl Engine {
         self.usage.left(self.held_bytes())
     }
 
+    /// More than a quarter of the limit is left.
+    pub(crate) fn has_plenty(&self) -> bool {
+        self.left() > self.usage.segment().limit() / 4
+    }
+
     /// Writes back until the store accepts pages again. False if that is not to be had.
     pub(crate) fn shrink(&self) -> bool {
         let before = self.store.pool_bytes();

@@ -78,7 +78,7 @@ impl Pager {
         let mut space = self.space();
         self.clear(&mut space, &range)?;
         let mapped = mmap().map_err(MapError::Kernel)?;
-        space.set(range, Area { prot: Prot(0), kind: Kind::Foreign, locked: false });
+        space.set(range, Area { kind: Kind::Foreign, untouched: false, ..Area::new(Prot(0)) });
         Ok(mapped)
     }
 
@@ -103,13 +103,48 @@ impl Pager {
         if !space.is_mapped(&range) {
             return Err(MapError::NoMemory);
         }
+        self.set_prot(&mut space, range, prot)
+    }
+
+    fn set_prot(&self, space: &mut Space, range: Range<usize>, prot: Prot) -> Result<(), MapError> {
         sys::protect(range.start, range.len(), prot.0)?;
         for (part, area) in space.areas_in(&range) {
             if area.kind == Kind::Anonymous {
-                self.enter(&mut space, part, Area { prot, ..area })?;
+                self.enter(space, part, Area { prot, untouched: false, ..area })?;
             }
         }
         Ok(())
+    }
+
+    /// mprotect that makes memory readable and writable, of an allocator that opens piece by piece what it has reserved. Where
+    /// memory is managed it gets what follows as well, as far as `reserved`, if that is untouched: the next pieces then
+    /// cost nothing, and a first touch can be given more than a piece at once ([`crate::fresh`]).
+    ///
+    /// # Errors
+    /// As [`Pager::protect`].
+    pub fn commit(&self, addr: usize, len: usize, reserved: usize) -> Result<(), MapError> {
+        let range = self.checked(addr, len)?;
+        let _inside = self.gate.enter();
+        let mut space = self.space();
+        if !space.is_mapped(&range) {
+            return Err(MapError::NoMemory);
+        }
+        let open = Area::new(Prot::READ_WRITE);
+        let is_open = |(_, area): &(_, Area)| *area == Area { locked: area.locked, ..open };
+        if space.areas_in(&range).iter().all(is_open) {
+            return Ok(());
+        }
+        if self.engine().is_some()
+            && !space.locks_new
+            && let Some((next, area)) = space.area_at(range.end)
+            && area.untouched
+        {
+            let more = range.start..next.end.min(reserved);
+            if more.end > range.end && self.set_prot(&mut space, more, open.prot).is_ok() {
+                return Ok(());
+            }
+        }
+        self.set_prot(&mut space, range, open.prot)
     }
 
     /// Lets the program use anonymous memory that was inaccessible.

@@ -32,6 +32,9 @@ const ALIGN: usize = 4 << 20;
 pub struct Prot(pub i32);
 
 impl Prot {
+    /// Readable and writable.
+    pub const READ_WRITE: Self = Self(libc::PROT_READ | libc::PROT_WRITE);
+
     /// Whether the program may write.
     #[must_use]
     pub fn writable(self) -> bool {
@@ -106,6 +109,9 @@ pub trait Host: Send + Sync {
 
     /// Keeps the program from closing a descriptor that the pager uses.
     fn protect_fd(&self, _fd: RawFd) {}
+
+    /// Says now and then whether there is room for what the program has freed: then its allocator may keep that for a while.
+    fn note_room(&self, _plenty: bool) {}
 
     /// The processor on which a thread of the program ran last, if that can be told at next to no cost.
     fn cpu_of(&self, _tid: u32) -> Option<usize> {

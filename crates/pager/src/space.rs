@@ -26,12 +26,14 @@ pub(crate) struct Area {
     pub(crate) kind: Kind,
     /// mlock: never evicted.
     pub(crate) locked: bool,
+    /// Inaccessible since it was mapped: no page of it has ever been used, and nobody made it so to catch an access.
+    pub(crate) untouched: bool,
 }
 
 impl Area {
     /// Private anonymous memory, not locked.
     pub(crate) fn new(prot: Prot) -> Self {
-        Self { prot, kind: Kind::Anonymous, locked: false }
+        Self { prot, kind: Kind::Anonymous, locked: false, untouched: prot.0 == 0 }
     }
 }
 
@@ -228,7 +230,7 @@ mod tests {
     const PAGES: usize = 64;
 
     fn area(id: u8) -> Area {
-        Area { prot: Prot(i32::from(id) & 7), kind: Kind::Anonymous, locked: false }
+        Area::new(Prot(i32::from(id) & 7))
     }
 
     proptest! {

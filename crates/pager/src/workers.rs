@@ -142,7 +142,8 @@ fn is_left_to_others(engine: &Engine) -> bool {
     engine.asked() == 0 && engine.over_low() > 0 && engine.ask_older()
 }
 
-/// Writes back when the pool is full, shares the pool's bound with other processes, and publishes the counters.
+/// Writes back when the pool is full, shares the pool's bound with other processes, publishes the counters, and tells the
+/// program's allocator whether memory is short.
 fn keep(engine: &Engine) {
     if let Err(errno) = engine.usage.follow_thread() {
         engine.die(&format!("the memory in use cannot be told ({errno})"));
@@ -162,6 +163,7 @@ fn keep(engine: &Engine) {
             engine.publish_books();
             engine.trace.iter().for_each(Trace::flush);
             engine.nearly_full.store(engine.is_nearly_full(), Ordering::Relaxed);
+            engine.host.note_room(engine.has_plenty());
             if engine.over_low() > 0 && Instant::now() >= next_reap {
                 engine.usage.segment().reap_if_orphaned(&|_| ());
                 next_reap = Instant::now() + ORPHANED;

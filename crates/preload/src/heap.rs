@@ -19,6 +19,9 @@ use crate::{internal, loader, real, tls};
 
 /// Blocks from this size on come from the pager directly.
 const LARGE: usize = 1 << 20;
+/// Bytes in what mimalloc's arenas consist of, and a multiple of them: what it is given at once.
+const SLICE: usize = 64 << 10;
+const AHEAD: usize = 1 << 20;
 /// Alignments beyond this are served by the pager directly too.
 const LARGE_ALIGN: usize = 64 << 10;
 
@@ -26,16 +29,22 @@ unsafe extern "C" {
     // glibc's own.
     fn __libc_free(p: *mut c_void);
     fn mi_is_in_heap_region(p: *const c_void) -> bool;
+    fn _mi_arenas_contain(p: *const c_void) -> bool;
     fn _mi_option_get_fast(option: c_int) -> std::ffi::c_long;
 }
+
+/// Its purge_delay, ms: freed memory is garbage to the pager; back to it soon, but not at every free. Where there is plenty,
+/// later: the program may want it again, and a first touch costs as much as a page of the kernel's.
+const PURGE_DELAY: c_int = 15;
+const SOON: std::ffi::c_long = 100;
+const LATER: std::ffi::c_long = 1000;
 
 /// Options of mimalloc 3 by number (its `mi_option_t`) and what they are set to.
 const OPTIONS: [(c_int, std::ffi::c_long); 6] = [
     // arena_eager_commit: no. What is writable is what the program has allocated, and nothing is managed while
     // that is little.
     (4, 0),
-    // purge_delay, ms: freed memory is garbage to the pager; back to it soon, but not at every free.
-    (15, 100),
+    (PURGE_DELAY, SOON),
     // use_numa_nodes: one, without a look at /sys.
     (16, 1),
     // max_warnings: it must not write to the program's stderr.
@@ -53,6 +62,21 @@ pub fn configure() {
         // SAFETY: options are words of mimalloc; there is one thread yet.
         unsafe { mi::mi_option_set(option, wanted.map_or(_mi_option_get_fast(option), |o| o.1)) };
     }
+}
+
+/// Whether what the program frees goes back to the pager soon.
+pub fn purge_soon(soon: bool) {
+    // SAFETY: options are words of mimalloc; one that is read meanwhile is the old or the new.
+    unsafe { mi::mi_option_set(PURGE_DELAY, if soon { SOON } else { LATER }) };
+}
+
+/// How far from an address on, up to a multiple of [`AHEAD`], lies what mimalloc has reserved; None if it is not mimalloc's.
+pub fn reserved_from(addr: usize) -> Option<usize> {
+    let most = (addr + 1).next_multiple_of(AHEAD);
+    let slices = (addr / SLICE..most / SLICE).map(|slice| (slice + 1) * SLICE);
+    // SAFETY: any address may be asked about.
+    let is_mimallocs = |end: &usize| unsafe { _mi_arenas_contain(ptr::without_provenance(end - 1)) };
+    slices.take_while(is_mimallocs).last()
 }
 
 /// Whose block a pointer is.

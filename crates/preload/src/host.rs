@@ -8,7 +8,7 @@ use std::os::fd::RawFd;
 use ramfold_pager::Host;
 
 use crate::tls::{self, Internal};
-use crate::{descriptors, environ, running, stack, sys, threads};
+use crate::{descriptors, environ, heap, running, stack, sys, threads};
 
 /// Stack of a pager thread, in bytes; only what is touched is memory.
 const STACK: usize = 512 << 10;
@@ -68,6 +68,10 @@ impl Host for Program {
         if !descriptors::protect(fd) {
             self.die("too many descriptors to keep open", false);
         }
+    }
+
+    fn note_room(&self, plenty: bool) {
+        heap::purge_soon(!plenty);
     }
 
     fn cpu_of(&self, tid: u32) -> Option<usize> {

@@ -11,6 +11,7 @@ use std::ptr;
 
 use ramfold_pager::{Advice, MapError, Pager, Prot};
 
+use crate::heap;
 use crate::init;
 use crate::sys::{self, FAILED, PAGE};
 use crate::tls;
@@ -240,7 +241,11 @@ pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
     on_parts(libc::SYS_mprotect, addr.addr(), len, [uint(prot), 0, 0], move |pager, addr, len| {
-        pager.protect(addr, len, Prot(prot))
+        let opens = Prot(prot) == Prot::READ_WRITE;
+        match opens.then(|| heap::reserved_from(addr + len)).flatten() {
+            Some(end) => pager.commit(addr, len, end),
+            None => pager.protect(addr, len, Prot(prot)),
+        }
     })
 }
 

@@ -140,8 +140,34 @@ static void from_libc(void) {
     free(text);
 }
 
+/* A guard page stays one, whatever becomes accessible beside it, and what is made accessible again has its contents. */
+static void guards(void) {
+    enum { GUARDS = 150, PAGE = 4096, BLOCK = 16 * PAGE };
+    static char *blocks[GUARDS];
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    for (int i = 0; i < GUARDS; i++) {
+        CHECK(posix_memalign((void **)&blocks[i], PAGE, BLOCK) == 0);
+        fill(blocks[i], BLOCK, (unsigned)i);
+        CHECK(mprotect(blocks[i], PAGE, PROT_NONE) == 0);
+        CHECK(mprotect(blocks[i] + BLOCK - PAGE, PAGE, PROT_NONE) == 0);
+        for (int k = 0; k < 40; k++) CHECK(memset(malloc(2000 + 500 * (k % 9)), 1, 2000) != NULL);
+        CHECK(mprotect(blocks[i] + PAGE, BLOCK - 2 * PAGE, PROT_READ | PROT_WRITE) == 0);
+    }
+    for (int i = 0; i < GUARDS; i++) {
+        CHECK(write(ends[1], blocks[i], 1) == -1 && errno == EFAULT);
+        CHECK(write(ends[1], blocks[i] + BLOCK - PAGE, 1) == -1 && errno == EFAULT);
+        CHECK(mprotect(blocks[i], BLOCK, PROT_READ | PROT_WRITE) == 0);
+        CHECK(filled(blocks[i], BLOCK, (unsigned)i));
+        free(blocks[i]);
+    }
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void) {
     from_libc();
+    guards();
     errors();
     sizes();
     alignments();
