@@ -59,8 +59,7 @@ static const struct {
 #undef NAME
 };
 
-/* The engine's handlers for fork, once it is loaded. */
-static void (*before_fork)(void), (*after_fork_parent)(void), (*after_fork_child)(void), (*publish)(void);
+static void (*publish)(void);
 
 /* The engine: not wanted, to be loaded when it is needed, being loaded, loaded, not to be had. */
 enum { NONE, WANTED, LOADING, LOADED, LOST };
@@ -124,9 +123,9 @@ static void load_engine(void) {
         return complain("ramfold: this process is not held under the limit any more (has ramfold run ended?)\n");
     }
     if (!engine) refuse("ramfold: memory cannot be held under the limit: the library cannot be loaded\n");
-    before_fork = dlsym(engine, "ramfold_before_fork");
-    after_fork_parent = dlsym(engine, "ramfold_after_fork_parent");
-    after_fork_child = dlsym(engine, "ramfold_after_fork_child");
+    ramfold_before_fork = dlsym(engine, "ramfold_before_fork");
+    ramfold_after_fork_parent = dlsym(engine, "ramfold_after_fork_parent");
+    ramfold_after_fork_child = dlsym(engine, "ramfold_after_fork_child");
     publish = dlsym(engine, "ramfold_publish");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) *names[i].slot = dlsym(engine, names[i].name);
     atomic_store(&state, LOADED);
@@ -143,23 +142,6 @@ int ramfold_load(const void *caller) {
     ramfold_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, 0, sizeof all, 0, 0);
     errno = error;
     return atomic_load(&state) == LOADED;
-}
-
-static void prepare(void) {
-    if (before_fork) before_fork();
-}
-
-static void in_parent(void) {
-    if (after_fork_parent) after_fork_parent();
-}
-
-static void in_child(void) {
-    if (after_fork_child) after_fork_child();
-}
-
-void ramfold_handle_fork(void) {
-    static atomic_flag done = ATOMIC_FLAG_INIT;
-    if (!atomic_flag_test_and_set(&done)) pthread_atfork(prepare, in_parent, in_child);
 }
 
 /* Keeps the settings and this library for the programs that this one starts. Copies: programs overwrite the place where
@@ -184,9 +166,7 @@ static int has_own_malloc(void) {
     return !dladdr1(first, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol || symbol->st_shndx != SHN_UNDEF;
 }
 
-/* After libc's own constructor and before the program's. The handlers for fork have to be the first to be registered, so that
-   before a fork they are the last to run, and after it the first, before anybody else's that touches memory: the first block that
-   a library's constructor takes registers them, if it comes before this one (heap.c). */
+/* After libc's own constructor and before the program's. */
 __attribute__((constructor)) static void begin(int argc, char **argv, char **envp) {
     (void)argc, (void)argv;
     keep(envp);

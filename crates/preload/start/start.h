@@ -14,8 +14,9 @@
    came from. True once the slots lead to the engine. */
 int ramfold_load(const void *caller);
 
-/* Registers the handlers for fork, once. */
+/* fork.c: registers the handlers for fork, once; and the engine's, once it is loaded. */
 void ramfold_handle_fork(void);
+extern void (*ramfold_before_fork)(void), (*ramfold_after_fork_parent)(void), (*ramfold_after_fork_child)(void);
 
 /* libc's function of that name, looked for once. */
 void *ramfold_find(void **found, const char *name);
