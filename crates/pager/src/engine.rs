@@ -12,6 +12,7 @@ use crate::books::Books;
 use crate::event::Event;
 use crate::fresh::{Density, Zeros};
 use crate::gate::Gate;
+use crate::inbox::Inbox;
 use crate::pager::Reservation;
 use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, Group, Pages, State};
 use crate::queue::Queue;
@@ -32,13 +33,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Blocks that all evictors together can hold in the staging window.
 pub(crate) const STAGING_BLOCKS: usize = 32;
-/// The window, and a page behind it that is never there: the bell.
-const STAGING_BYTES: usize = STAGING_BLOCKS * BLOCK_BYTES + PAGE;
+/// Blocks of the window through which contents are dropped.
+const TRASH_BLOCKS: usize = 4;
+/// The window, the trash, and a page behind them that is never there: the bell.
+const STAGING_BYTES: usize = (STAGING_BLOCKS + TRASH_BLOCKS) * BLOCK_BYTES + PAGE;
 
 /// The running pager.
 pub(crate) struct Engine {
     pub(crate) host: &'static dyn Host,
     pub(crate) uffd: Uffd,
+    pub(crate) inbox: Inbox,
     pub(crate) pages: Pages,
     store: Store,
     pub(crate) pool: PoolId,
@@ -60,6 +64,10 @@ pub(crate) struct Engine {
     /// /proc/self/pagemap.
     pub(crate) pagemap: OwnedFd,
     pub(crate) stopping: AtomicBool,
+    /// The program has changed managed memory past the pager ([`crate::changes`]).
+    pub(crate) changed: AtomicBool,
+    /// Somebody waits for the reader to hear the bell.
+    pub(crate) ringing: AtomicBool,
     /// [`crate::guard`] has write-protected what was inherited.
     pub(crate) guarded: AtomicBool,
     /// Nothing more can be evicted: pool and tier are full, or there is no tier.
@@ -119,6 +127,7 @@ impl Engine {
         Ok(Self {
             host,
             uffd,
+            inbox: Inbox::default(),
             pages: parts.pages,
             store,
             tier: parts.tier,
@@ -135,6 +144,8 @@ impl Engine {
             memory: open_own("/proc/self/mem")?,
             pagemap: open_own("/proc/self/pagemap")?,
             stopping: AtomicBool::new(false),
+            changed: AtomicBool::new(false),
+            ringing: AtomicBool::new(false),
             guarded: AtomicBool::new(false),
             exhausted: AtomicBool::new(false),
             nearly_full: AtomicBool::new(false),
@@ -171,6 +182,8 @@ impl Engine {
             trace.begin(slot);
         }
         self.keeper.reset();
+        self.inbox.reset();
+        self.ringing.store(false, Ordering::Relaxed);
         self.guarded.store(false, Ordering::Relaxed);
         self.uffd.register(self.staging.base, STAGING_BYTES)?;
         Ok(())
@@ -436,12 +449,17 @@ impl Staging {
 
     /// Makes it possible to ring again, once a ring was answered.
     pub(crate) fn silence(&self) {
-        let _ = sys::discard(self.bell(), PAGE);
+        let _ = sys::discard_unseen(self.bell(), PAGE);
     }
 
     /// The page that is missing until the handler has heard the bell, or is gone.
     pub(crate) fn bell(&self) -> usize {
-        self.addr(STAGING_BLOCKS)
+        self.addr(STAGING_BLOCKS + TRASH_BLOCKS)
+    }
+
+    /// The part that nobody keeps anything in; whoever uses it has the space locked, and leaves it empty.
+    pub(crate) fn trash(&self) -> std::ops::Range<usize> {
+        self.addr(STAGING_BLOCKS)..self.bell()
     }
 
     /// Notes that so many pages in the window are in the store now: their frames count until [`Staging::discard`].
@@ -452,7 +470,7 @@ impl Staging {
     /// Gives the frames of some places back to the system; `stored` of them were noted as such.
     pub(crate) fn discard(&self, places: std::ops::Range<usize>, stored: u64) {
         // Its own memory, writable and not locked: it cannot fail.
-        let _ = sys::discard(self.addr(places.start), places.len() * BLOCK_BYTES);
+        let _ = sys::discard_unseen(self.addr(places.start), places.len() * BLOCK_BYTES);
         self.stored.fetch_sub(stored, Ordering::Relaxed);
     }
 }

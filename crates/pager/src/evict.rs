@@ -134,7 +134,7 @@ impl Evictor {
             if wanted(&stretch) {
                 taken += self.detach_stretch(engine, stretch, self.places.start + taken);
             } else {
-                requeue(engine, &engine.pages.lock(stretch.start * BLOCK_PAGES), stretch);
+                requeue(engine, &engine.lock_group(stretch.start * BLOCK_PAGES), stretch);
             }
         }
         evicted.looked_at += looked_at;
@@ -145,11 +145,11 @@ impl Evictor {
     fn detach_stretch(&mut self, engine: &Engine, blocks: Range<usize>, place: usize) -> usize {
         let (first, count) = (blocks.start * BLOCK_PAGES, blocks.len() * BLOCK_PAGES);
         let staging = engine.staging.addr(place);
-        let group = engine.pages.lock(first);
+        let group = engine.lock_group(first);
         for (at, block) in blocks.clone().enumerate() {
             engine.staging.hold(place + at, Some(block));
         }
-        let (cold, absent) = choose(&group, first, count);
+        let (cold, absent) = choose(engine, &group, first, count);
         let mut pages = 0;
         let mut refused = Refused::default();
         // A move goes over pages that are not there; a copy would bring them in.
@@ -172,12 +172,13 @@ impl Evictor {
             }
         }
         drop(group);
-        if refused.readonly {
+        // The kernel would tell the reader, and wait for it.
+        if refused.readonly && !(self.alone && engine.uffd.tells_changes()) {
             pages |= detach_readonly(engine, first, count, staging);
         }
         let (detached, used) = (Detached { blocks, place, pages, stored: 0 }, count / BLOCK_PAGES);
         if pages == 0 {
-            release(engine, &engine.pages.lock(first), &detached);
+            release(engine, &engine.lock_group(first), &detached);
             return 0;
         }
         self.batch.push(detached);
@@ -227,7 +228,7 @@ fn next_stretch(engine: &Engine, most: usize) -> Option<Range<usize>> {
 /// The commit point of an eviction.
 fn commit(engine: &Engine, detached: &Detached, evicted: &mut Evicted) {
     let first = detached.blocks.start * BLOCK_PAGES;
-    let group = engine.pages.lock(first);
+    let group = engine.lock_group(first);
     for bit in bits(detached.pages) {
         let page = first + bit;
         let stored = detached.stored >> bit & 1 != 0;
@@ -283,22 +284,35 @@ pub(crate) fn rescue(engine: &Engine, group: &Group<'_>, page: usize, staged: us
 /// Gives a page that is being evicted back to the program; its group is locked.
 fn take_back(engine: &Engine, group: &Group<'_>, page: usize, staged: usize) {
     let addr = engine.pages.addr(page);
-    match engine.uffd.copy(addr, staged, PAGE).stopped {
-        None => group.set(page, State::Resident),
-        // Unmapped by a raw system call of the program: there is nowhere to put it.
-        Some(Errno::NOENT) => group.set(page, State::None),
-        Some(Errno::SRCH) => {}
-        Some(errno) => engine.die(&format!("a page was lost: it cannot be put back ({errno})")),
+    loop {
+        match engine.uffd.copy(addr, staged, PAGE).stopped {
+            None => group.set(page, State::Resident),
+            // Unmapped by a raw system call of the program: there is nowhere to put it.
+            Some(Errno::NOENT) => group.set(page, State::None),
+            Some(Errno::SRCH) => {}
+            Some(Errno::AGAIN) => {
+                engine.read_on();
+                if !engine.inbox.takes_away(addr) {
+                    continue;
+                }
+                group.set(page, State::None);
+            }
+            Some(errno) => engine.die(&format!("a page was lost: it cannot be put back ({errno})")),
+        }
+        return;
     }
 }
 
 /// The pages that shall leave (resident and cold, or lukewarm beside those; the others pay for being spared), and
-/// those that are not there.
-fn choose(group: &Group<'_>, first: usize, count: usize) -> (Mask, Mask) {
-    let (mut cold, mut lukewarm, mut absent) = (0, 0, 0);
+/// those that are certainly not there.
+fn choose(engine: &Engine, group: &Group<'_>, first: usize, count: usize) -> (Mask, Mask) {
+    let (mut cold, mut lukewarm, mut absent, mut unknown) = (0, 0, 0, 0);
+    let changed = engine.changed.load(Ordering::Relaxed);
     for bit in 0..count {
         let page = first + bit;
-        if group.state(page) != State::Resident {
+        if changed && group.state(page) == State::None {
+            unknown |= 1 << bit;
+        } else if group.state(page) != State::Resident {
             absent |= 1 << bit;
         } else if group.heat(page) <= COLD {
             cold |= 1 << bit;
@@ -307,7 +321,7 @@ fn choose(group: &Group<'_>, first: usize, count: usize) -> (Mask, Mask) {
         }
     }
     let leaving = with_neighbours(cold, lukewarm);
-    for bit in bits(ones(0..count) & !leaving & !absent) {
+    for bit in bits(ones(0..count) & !leaving & !absent & !unknown) {
         let page = first + bit;
         group.set_heat(page, group.heat(page) - 1);
     }
@@ -359,6 +373,8 @@ fn detach(
             {
                 unshared = true;
             }
+            // The program changes its memory past the pager; later.
+            Some(Errno::AGAIN) => break,
             Some(errno) => {
                 refused.readonly |= errno == Errno::INVAL;
                 group.set_heat(first + at, STUCK);
@@ -373,8 +389,8 @@ fn detach(
 /// What of a stretch the program may not write now: nobody changes it while the space is locked, so a copy and a discard
 /// are as good as a move. Returns the pages that lie in the window now.
 fn detach_readonly(engine: &Engine, first: usize, count: usize, staging: usize) -> Mask {
-    let space = engine.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let group = engine.pages.lock(first);
+    let space = engine.lock_space();
+    let group = engine.lock_group(first);
     let mut detached = 0;
     for bit in bits(really_there(engine, &group, first, count)) {
         let page = first + bit;
@@ -393,7 +409,9 @@ fn detach_readonly(engine: &Engine, first: usize, count: usize, staging: usize) 
 /// own. To read such a page would cause a fault, which the handler cannot wait for.
 fn fill_holes(engine: &Engine, staging: usize, holes: Mask) {
     for bit in bits(holes) {
-        engine.uffd.zeropage(staging + bit * PAGE, PAGE);
+        while engine.uffd.zeropage(staging + bit * PAGE, PAGE).stopped == Some(Errno::AGAIN) {
+            engine.read_on();
+        }
     }
 }
 
@@ -447,13 +465,21 @@ fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<Mas
     sys::read_at(engine.memory.as_fd(), addr, copy)?;
     if let Some(errno) = engine.uffd.copy(to, copy.as_ptr().addr(), copy.len()).stopped {
         // The window's own memory: it cannot fail.
-        let _ = sys::discard(to, count * PAGE);
+        let _ = sys::discard_unseen(to, count * PAGE);
         return Err(errno);
+    }
+    let (range, told) = (addr..addr + count * PAGE, engine.uffd.tells_changes());
+    if told {
+        engine.inbox.expect_removal(range.clone());
     }
     let all = sys::discard(addr, count * PAGE).is_ok();
     let kept = if all { 0 } else { present(engine, addr, count) };
+    if told && !all {
+        let dropped = (kept.trailing_zeros() as usize).min(count);
+        engine.inbox.expect_less(&range, (count - dropped) * PAGE);
+    }
     for bit in bits(kept) {
-        let _ = sys::discard(to + bit * PAGE, PAGE);
+        let _ = sys::discard_unseen(to + bit * PAGE, PAGE);
     }
     let dropped = ones(0..count) & !kept;
     engine.usage.divide((dropped & common).count_ones());

@@ -10,32 +10,38 @@
 //! the program), and only then invalidated in the store. A page that cannot be loaded ends the program.
 
 use crate::engine::Engine;
-use crate::evict::{self, Evictor};
+use crate::evict::{self, Evicted, Evictor};
 use crate::fresh;
 use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::segment::Counter;
 use crate::streams::{Ahead, Streams};
 use crate::sys::{self, PAGE};
 use crate::trace::Trace;
-use crate::uffd::{Fault, Message, Progress};
+use crate::uffd::{Fault, Message, Progress, Told};
 use ramfold::{LoadError, PAGE_SIZE, Page, Scratch};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most pages that one fault brings.
 const MAX_WINDOW: usize = 16;
 const MESSAGES: usize = 16;
 /// How long a fault waits for other processes of the run to give memory.
-const PATIENCE_MS: u32 = 5000;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long it waits while the evictor evicts nothing: that can copy what cannot be moved.
+const STALLED: Duration = Duration::from_millis(200);
 /// Between two looks, in that time, for processes that have ended.
-const REAP_MS: u32 = 200;
+const REAP: Duration = Duration::from_millis(200);
 /// Heat for a page that comes back at once.
 const HOTTEST: u16 = 12;
 /// Faults between two looks at the memory beside managed pages and pool.
 const REFRESH: u32 = 256;
 /// The same where other processes share that since a fork: a load writes to the pool, and the kernel copies.
 const REFRESH_OF_RELATED: u32 = 32;
+
+/// The program changes its memory past the pager: a fault is resolved after that ([`crate::changes`]).
+#[derive(Debug)]
+pub(crate) struct Changing;
 
 /// The state of the thread that resolves faults.
 pub(crate) struct Handler {
@@ -64,12 +70,13 @@ impl Handler {
     /// Resolves faults in the place of the handler's thread until that rings. Signals are blocked: nobody would serve a
     /// handler's faults.
     pub(crate) fn stand_in(&mut self, engine: &Engine) {
+        engine.uffd.become_reader();
         let mut messages = [Message::default(); MESSAGES];
         let mut rung = false;
         while !rung {
             let count = next_messages(engine, &mut messages);
-            let _inside = engine.gate.enter();
-            for fault in messages[..count].iter().filter_map(Message::fault) {
+            let _inside = engine.enter();
+            for fault in faults(engine, &messages[..count]) {
                 rung |= fault.addr & !(PAGE - 1) == engine.staging.bell();
                 self.serve(engine, fault);
             }
@@ -78,13 +85,14 @@ impl Handler {
 
     /// Resolves faults until the engine stops.
     pub(crate) fn run(&mut self, engine: &Engine) {
+        engine.uffd.become_reader();
         let mut messages = [Message::default(); MESSAGES];
         while !engine.stopping.load(Ordering::Acquire) {
             let count = next_messages(engine, &mut messages);
             let start = sys::now_ns();
-            let _inside = engine.gate.enter();
+            let _inside = engine.enter();
             engine.trace.iter().for_each(|trace| trace.came(start));
-            for fault in messages[..count].iter().filter_map(Message::fault) {
+            for fault in faults(engine, &messages[..count]) {
                 self.follow(engine, fault.tid);
                 self.serve(engine, fault);
                 engine.usage.segment().record_fault_ns(engine.usage.slot(), sys::now_ns() - start);
@@ -108,8 +116,14 @@ impl Handler {
     fn serve(&mut self, engine: &Engine, fault: Fault) {
         if engine.staging.contains(fault.addr) {
             // A hole in what an evictor moved: zeros.
-            engine.uffd.zeropage(fault.addr & !(PAGE - 1), PAGE);
+            while engine.uffd.zeropage(fault.addr & !(PAGE - 1), PAGE).stopped == Some(Errno::AGAIN) {
+                engine.read_on();
+            }
             return;
+        }
+        if !engine.pages.range().contains(&fault.addr) {
+            // Where something was moved to that is not managed there.
+            return engine.uffd.wake(fault.addr & !(PAGE - 1), PAGE);
         }
         self.served = self.served.wrapping_add(1);
         let often = if engine.usage.is_related() { REFRESH_OF_RELATED } else { REFRESH };
@@ -119,24 +133,15 @@ impl Handler {
         }
         self.make_room(engine);
         let page = engine.pages.number(fault.addr);
-        let group = engine.pages.lock(page);
-        let touched = match group.state(page) {
-            State::None => {
-                fresh::fill(engine, &group, fault, &mut self.streams);
-                1
+        let touched = loop {
+            let group = Self::lock(engine, page);
+            if let Ok(touched) = self.resolve(engine, &group, page, fault) {
+                break touched;
             }
-            State::Stored => self.bring_back(engine, &group, page),
-            State::Evicting => {
-                rescue(engine, &group, page);
-                1
-            }
-            State::Resident => {
-                settle(engine, &group, page, fault);
-                0
-            }
+            drop(group);
+            engine.read_on();
         };
         engine.trace.iter().for_each(|trace| trace.touched(page..page + touched, fault.write));
-        drop(group);
         engine.enter_usage();
         engine.count(Counter::Faults, 1);
         if engine.over_low() > 0 {
@@ -144,13 +149,57 @@ impl Handler {
         }
     }
 
+    /// Locks the group of a page. All changes that have been read are taken up then.
+    fn lock<'a>(engine: &'a Engine, page: usize) -> Group<'a> {
+        loop {
+            engine.take_up_changes();
+            let group = engine.lock_group(page);
+            if !engine.inbox.has_change() {
+                return group;
+            }
+        }
+    }
+
+    /// Brings a page; its group is locked. How many were brought because they are touched.
+    fn resolve(
+        &mut self,
+        engine: &Engine,
+        group: &Group<'_>,
+        page: usize,
+        fault: Fault,
+    ) -> Result<usize, Changing> {
+        let touched = match group.state(page) {
+            State::None => {
+                fresh::fill(engine, group, fault, &mut self.streams)?;
+                1
+            }
+            State::Stored => return self.bring_back(engine, group, page),
+            State::Evicting => {
+                rescue(engine, group, page)?;
+                1
+            }
+            State::Resident => {
+                settle(engine, group, page, fault);
+                0
+            }
+        };
+        Ok(touched)
+    }
+
     /// Evicts, here and now, until one more page fits.
     fn make_room(&mut self, engine: &Engine) {
-        let (mut in_vain, mut waited) = (0, 0);
+        if engine.over_high() == 0 {
+            return;
+        }
+        let mut wait = Wait::new(engine);
+        let mut in_vain = 0;
         while engine.over_high() > 0 {
             engine.evictor().call();
+            engine.take_up_changes();
             let before = engine.burden();
-            let evicted = self.reclaim.evict(engine, 1);
+            // Where pages are copied the kernel tells the reader when they are dropped, and waits for it.
+            let able = engine.moves || !engine.uffd.tells_changes();
+            let evicted = if able { self.reclaim.evict(engine, 1) } else { Evicted::default() };
             engine.refresh_usage();
             engine.squeeze_if_in_vain(before);
             if evicted.pages > 0 || (evicted.refused > 0 && engine.shrink()) {
@@ -159,28 +208,21 @@ impl Handler {
             }
             // Heat costs up to 15 passes over the queue before a page leaves.
             in_vain += evicted.looked_at.max(1);
-            if in_vain > 16 * engine.queue().len() {
-                if engine.squeeze() {
+            if !able || in_vain > 16 * engine.queue().len() {
+                if (able || wait.is_stalled(engine)) && engine.squeeze() {
                     in_vain = 0;
+                    wait = Wait::new(engine);
                     continue;
                 }
-                // `ramfold run` does so as well, while it lives.
-                if waited % REAP_MS == 0 && engine.usage.segment().reap_for_the_owner(&|_| ()) {
-                    in_vain = 0;
-                    continue;
-                }
-                if waited == PATIENCE_MS || engine.usage.segment().living() < 2 {
-                    engine.out_of_memory();
-                }
-                // Other processes of the run have the memory; their keepers look every few milliseconds.
-                std::thread::sleep(Duration::from_millis(1));
-                waited += 1;
+                wait.a_little(
+                    engine,
+                    if able { Duration::from_millis(1) } else { Duration::from_micros(50) },
+                );
             }
         }
     }
-
     /// Loads a page, and those that follow it when use is sequential. Returns how many are there now.
-    fn bring_back(&mut self, engine: &Engine, group: &Group<'_>, page: usize) -> usize {
+    fn bring_back(&mut self, engine: &Engine, group: &Group<'_>, page: usize) -> Result<usize, Changing> {
         let addr = engine.pages.addr(page);
         let Ahead { pages: window, sustained } =
             self.ahead(engine, page, |page| group.state(page) == State::Stored);
@@ -189,6 +231,9 @@ impl Handler {
         let loaded = self.load(engine, page, window);
         let Progress { bytes, stopped } = place(engine, addr, &self.buffer[..loaded]);
         let placed = bytes / PAGE;
+        if placed == 0 && stopped == Some(Errno::AGAIN) {
+            return Err(Changing);
+        }
         for back in page..page + placed {
             engine.set_back(group, back, passed);
             engine.store().invalidate(engine.key(back));
@@ -206,7 +251,7 @@ impl Handler {
                 Some(errno) => engine.die(&format!("a page was lost: it cannot be put back ({errno})")),
             }
         }
-        placed
+        Ok(placed)
     }
 
     /// Whether what a sequence passes over for the second time shall stay: if memory would clearly have held it since the
@@ -244,6 +289,49 @@ impl Handler {
     }
 }
 
+/// A fault that finds no room waits for others to make some.
+struct Wait {
+    begun: Instant,
+    reap: Instant,
+    /// What the evictors have come to, and since when.
+    evictions: u64,
+    since: Instant,
+}
+
+impl Wait {
+    fn new(engine: &Engine) -> Self {
+        let now = Instant::now();
+        Self { begun: now, reap: now, evictions: engine.evictions.load(Ordering::Relaxed), since: now }
+    }
+
+    /// The evictor does not get on.
+    fn is_stalled(&mut self, engine: &Engine) -> bool {
+        let evictions = engine.evictions.load(Ordering::Relaxed);
+        if evictions != self.evictions {
+            (self.evictions, self.since) = (evictions, Instant::now());
+        }
+        self.since.elapsed() >= STALLED
+    }
+
+    /// Waits for as long as `pause`; ends the program if it has waited for too long.
+    fn a_little(&mut self, engine: &Engine, pause: Duration) {
+        let segment = engine.usage.segment();
+        if self.reap <= Instant::now() {
+            self.reap = Instant::now() + REAP;
+            // `ramfold run` does so as well, while it lives.
+            if segment.reap_for_the_owner(&|_| ()) {
+                return;
+            }
+        }
+        if self.is_stalled(engine) && (self.begun.elapsed() >= PATIENCE || segment.living() < 2) {
+            engine.out_of_memory();
+        }
+        // Other processes of the run have the memory; their keepers look every few milliseconds.
+        engine.read_on();
+        std::thread::sleep(pause);
+    }
+}
+
 /// Cuts a window at the last border of a block in it: blocks leave as a whole, and should come so.
 fn to_border(page: usize, pages: usize) -> usize {
     let border = (page + pages) / BLOCK_PAGES * BLOCK_PAGES;
@@ -256,15 +344,19 @@ fn place(engine: &Engine, addr: usize, pages: &[Page]) -> Progress {
     let mut count = pages.len();
     loop {
         let progress = engine.uffd.copy(addr, pages.as_ptr().addr(), count * PAGE);
-        if progress.bytes > 0 || count == 1 {
+        if progress.bytes > 0 || count == 1 || progress.stopped == Some(Errno::AGAIN) {
             return progress;
         }
         count /= 2;
     }
 }
 
-/// Waits for faults; returns how many messages there are.
+/// What was read early, or else waits for messages; returns how many there are.
 fn next_messages(engine: &Engine, messages: &mut [Message]) -> usize {
+    match engine.inbox.take(messages) {
+        0 => {}
+        early => return early,
+    }
     match engine.uffd.read(messages) {
         Ok(count) => count,
         Err(Errno::INTR | Errno::AGAIN) => 0,
@@ -272,15 +364,29 @@ fn next_messages(engine: &Engine, messages: &mut [Message]) -> usize {
     }
 }
 
+/// The faults among the messages, once the changes are taken up.
+fn faults<'a>(engine: &Engine, messages: &'a [Message]) -> impl Iterator<Item = Fault> + use<'a> {
+    let told = || messages.iter().filter_map(Message::told);
+    for change in told().filter_map(|told| if let Told::Change(change) = told { Some(change) } else { None })
+    {
+        engine.take_up(change);
+    }
+    told().filter_map(|told| if let Told::Fault(fault) = told { Some(fault) } else { None })
+}
+
 /// The page is on its way out: back with it.
-fn rescue(engine: &Engine, group: &Group<'_>, page: usize) {
+fn rescue(engine: &Engine, group: &Group<'_>, page: usize) -> Result<(), Changing> {
     let Some(staged) = engine.staging.find(page) else {
         engine.die("a page was lost: it is in no staging window");
     };
     evict::rescue(engine, group, page, staged);
+    if group.state(page) == State::None {
+        return Err(Changing);
+    }
     group.set_heat(page, group.heat(page) + HOTTEST);
     let addr = engine.pages.addr(page);
     engine.uffd.wake(addr, PAGE);
+    Ok(())
 }
 
 /// The page is said to be there: the fault is an old one, or a write to a page that was protected.

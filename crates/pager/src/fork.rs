@@ -25,6 +25,9 @@ impl Pager {
     /// After `before_fork`: from here on nobody is inside the pager. `touched` are addresses, managed or not, whose pages
     /// the caller touches before the fork is over: they are in memory, and stay.
     pub fn stop_for_fork(&self, touched: &[usize]) {
+        if let Some(engine) = self.engine() {
+            engine.settle_changes();
+        }
         self.gate.close();
         let Some(engine) = self.engine() else { return };
         while let Some(addr) = self.missing(engine, touched) {

@@ -9,6 +9,7 @@
 //! Guarantee: what is given is counted, and pages that have contents are left as they are.
 
 use crate::engine::Engine;
+use crate::fault::Changing;
 use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::streams::Streams;
 use crate::sys::{self, PAGE};
@@ -85,7 +86,12 @@ impl Drop for Zeros {
 }
 
 /// Gives a page that is None, and what is to come with it; its group is locked.
-pub(crate) fn fill(engine: &Engine, group: &Group<'_>, fault: Fault, streams: &mut Streams) {
+pub(crate) fn fill(
+    engine: &Engine,
+    group: &Group<'_>,
+    fault: Fault,
+    streams: &mut Streams,
+) -> Result<(), Changing> {
     let page = engine.pages.number(fault.addr);
     let mut wanted = around(engine, group, page, streams);
     loop {
@@ -93,11 +99,17 @@ pub(crate) fn fill(engine: &Engine, group: &Group<'_>, fault: Fault, streams: &m
         let given = wanted.start..wanted.start + progress.bytes / PAGE;
         given.clone().for_each(|page| engine.set_resident(group, page));
         if given.contains(&page) {
-            return;
+            return Ok(());
+        }
+        if progress.stopped == Some(Errno::AGAIN) {
+            return Err(Changing);
         }
         match less(&wanted, page) {
             Some(less) => wanted = less,
-            None => return not_given(engine, group, page, progress.stopped),
+            None => {
+                not_given(engine, group, page, progress.stopped);
+                return Ok(());
+            }
         }
     }
 }

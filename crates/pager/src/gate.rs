@@ -34,13 +34,21 @@ impl Gate {
     /// Waits while the gate is closed.
     pub(crate) fn enter(&self) -> Inside<'_> {
         loop {
-            let seen = self.0.fetch_add(1, Ordering::Acquire);
-            if seen & CLOSED == 0 {
-                return Inside(self);
+            if let Some(inside) = self.try_enter() {
+                return inside;
             }
-            self.leave();
             self.wait(|now| now & CLOSED != 0);
         }
+    }
+
+    /// The right to be inside, if the gate is open.
+    pub(crate) fn try_enter(&self) -> Option<Inside<'_>> {
+        let seen = self.0.fetch_add(1, Ordering::Acquire);
+        if seen & CLOSED == 0 {
+            return Some(Inside(self));
+        }
+        self.leave();
+        None
     }
 
     /// Waits until nobody is inside, and lets nobody in until `open`. One closer at a time: a second one waits.

@@ -5,10 +5,11 @@
 //! their `mmap` and friends to it.
 //!
 //! Read in this order: [`mod@pager`] (the reserved range), `mapping` (what the program does to its address space), `fault` (a
-//! touched page comes back), `evict` (a cold block leaves), `pages` (where each page is).
+//! touched page comes back), `evict` (a cold block leaves), `changes` (what is done past the pager), `pages` (where each page is).
 
 mod activate;
 mod books;
+mod changes;
 mod engine;
 mod event;
 mod evict;
@@ -20,6 +21,7 @@ mod fresh;
 mod futex;
 mod gate;
 mod guard;
+mod inbox;
 mod mapping;
 pub mod pager;
 mod pages;

@@ -11,6 +11,8 @@ use crate::pager::{Advice, MapError, Pager, Prot};
 use crate::pages::{Pages, State};
 use crate::space::{Area, Kind, Space};
 use crate::sys::{self, PAGE};
+use crate::uffd::Change;
+use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -77,7 +79,15 @@ impl Pager {
         let _inside = self.gate.enter();
         let mut space = self.space();
         self.clear(&mut space, &range)?;
-        let mapped = mmap().map_err(MapError::Kernel)?;
+        if let Some(engine) = self.engine() {
+            // What lies there is empty, and its end is nothing to be told.
+            engine.uffd.unregister(range.start, range.len())?;
+        }
+        let mapped = mmap();
+        if let (Err(_), Some(engine)) = (&mapped, self.engine()) {
+            engine.uffd.register(range.start, range.len())?;
+        }
+        let mapped = mapped.map_err(MapError::Kernel)?;
         space.set(range, Area { kind: Kind::Foreign, untouched: false, ..Area::new(Prot(0)) });
         Ok(mapped)
     }
@@ -179,7 +189,7 @@ impl Pager {
             for (part, area) in space.areas_in(&range) {
                 match (advice, area.kind) {
                     (Advice::DontNeed, Kind::Anonymous) if area.locked => return Err(MapError::Invalid),
-                    (Advice::DontNeed, Kind::Anonymous) => self.drop_pages(&part)?,
+                    (Advice::DontNeed, Kind::Anonymous) => self.drop_pages(&part, area.prot.0 != 0)?,
                     (Advice::DontNeed, Kind::Foreign) => sys::discard(part.start, part.len())?,
                     (Advice::WillNeed, Kind::Anonymous) if area.prot.0 & libc::PROT_READ != 0 => {
                         wanted.extend(self.stored_runs(&part));
@@ -280,6 +290,9 @@ impl Pager {
     ) -> Result<usize, MapError> {
         let from = self.checked(old, old_len)?;
         let new_len = page_aligned(new_len)?;
+        if let Some(engine) = self.engine() {
+            engine.settle_changes();
+        }
         // Outlives the lock on the space: a fork must not copy it locked.
         let closed = self.gate.close_scoped();
         let mut space = self.space();
@@ -315,7 +328,7 @@ impl Pager {
             None => {
                 let to = self.find_congruent(&space, from.start, new_len)?;
                 // Who touched what was just being unmapped there may have been given zeros.
-                self.drop_pages(&to)?;
+                self.drop_pages(&to, false)?;
                 to
             }
         };
@@ -358,7 +371,11 @@ impl Pager {
     /// so while this one is, it merges with nothing.
     fn move_pages(&self, space: &Space, from: &Range<usize>, to: usize) -> Result<(), MapError> {
         sys::include_in_dumps(from.start, from.len())?;
-        let moved = move_tables(from.start, to, from.len());
+        if let Some(engine) = self.engine() {
+            // What lies there is empty, and its end is nothing to be told.
+            engine.uffd.unregister(to, from.len())?;
+        }
+        let moved = move_tables(self.engine(), from.start, to, from.len());
         if moved.is_ok()
             && let Some(engine) = self.engine()
         {
@@ -416,14 +433,15 @@ impl Pager {
             if area.prot.0 != 0 {
                 sys::protect(part.start, part.len(), 0)?;
             }
-            self.drop_pages(&part)?;
+            self.drop_pages(&part, false)?;
         }
         space.clear(range);
         Ok(())
     }
 
-    /// Makes the pages of an anonymous range zeros again.
-    fn drop_pages(&self, range: &Range<usize>) -> Result<(), MapError> {
+    /// Makes the pages of an anonymous range zeros again; the program may use them meanwhile if they are `accessible`. The space is
+    /// locked.
+    fn drop_pages(&self, range: &Range<usize>, accessible: bool) -> Result<(), MapError> {
         let Some(engine) = self.engine() else { return Ok(sys::discard(range.start, range.len())?) };
         for part in Pages::by_group(numbers(engine, range)) {
             let group = engine.pages.lock(part.start);
@@ -441,7 +459,12 @@ impl Pager {
             if !resident.is_empty() {
                 let addr = engine.pages.addr(resident.start);
                 let common = engine.count_in_common(addr, resident.len());
-                sys::discard(addr, resident.len() * PAGE)?;
+                let len = resident.len() * PAGE;
+                if accessible {
+                    engine.discard_in_use(addr, len)?;
+                } else {
+                    sys::discard_unseen(addr, len)?;
+                }
                 engine.usage.divide(common);
             }
         }
@@ -502,12 +525,19 @@ impl Pager {
 }
 
 /// mremap of a range that may consist of several mappings of the kernel's: halves until each part lies in one.
-fn move_tables(from: usize, to: usize, len: usize) -> Result<(), MapError> {
-    match sys::move_mapping(from, to, len) {
-        Err(rustix::io::Errno::FAULT | rustix::io::Errno::INVAL) if len > PAGE => {
+fn move_tables(engine: Option<&Engine>, from: usize, to: usize, len: usize) -> Result<(), MapError> {
+    let told = engine.filter(|engine| engine.uffd.tells_changes());
+    let change = Change::Moved { from, to, len };
+    told.iter().for_each(|engine| engine.inbox.expect(change.clone()));
+    let moved = sys::move_mapping(from, to, len);
+    if moved.is_err() {
+        told.iter().for_each(|engine| engine.inbox.expect_no_more(&change));
+    }
+    match moved {
+        Err(Errno::FAULT | Errno::INVAL) if len > PAGE => {
             let half = (len / 2).next_multiple_of(PAGE);
-            move_tables(from, to, half)?;
-            move_tables(from + half, to + half, len - half)
+            move_tables(engine, from, to, half)?;
+            move_tables(engine, from + half, to + half, len - half)
         }
         other => Ok(other?),
     }

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Pages in a block, the unit of eviction.
 pub(crate) const BLOCK_PAGES: usize = 16;
@@ -124,9 +124,22 @@ impl Pages {
 
     /// Locks the group that holds the page.
     pub(crate) fn lock(&self, page: usize) -> Group<'_> {
+        Group { pages: self, _lock: self.mutex(page).lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    /// The same, if nobody else has it locked.
+    pub(crate) fn try_lock(&self, page: usize) -> Option<Group<'_>> {
+        let lock = match self.mutex(page).try_lock() {
+            Ok(lock) => lock,
+            Err(TryLockError::Poisoned(lock)) => lock.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Group { pages: self, _lock: lock })
+    }
+
+    fn mutex(&self, page: usize) -> &Mutex<()> {
         let group = page / GROUP_PAGES;
-        let index = group.wrapping_mul(0x9e37_79b9) >> 8 & (LOCKS - 1);
-        Group { pages: self, _lock: self.locks[index].lock().unwrap_or_else(PoisonError::into_inner) }
+        &self.locks[group.wrapping_mul(0x9e37_79b9) >> 8 & (LOCKS - 1)]
     }
 
     /// Cuts a range of pages at the borders of groups.

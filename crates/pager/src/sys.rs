@@ -8,6 +8,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 pub(crate) const PAGE: usize = ramfold::PAGE_SIZE;
 
@@ -55,6 +56,39 @@ pub(crate) fn protect(addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
 /// Drops the pages: the next touch finds them missing.
 pub(crate) fn discard(addr: usize, len: usize) -> Result<(), Errno> {
     advise(addr, len, Advice::LinuxDontNeed)
+}
+
+const GUARD_INSTALL: i32 = 102;
+const GUARD_REMOVE: i32 = 103;
+
+/// Drops the pages as [`discard`] does, but no userfaultfd tells of it: guards are put in the place of the pages and taken
+/// away again (6.13). Nobody may touch the range meanwhile. On older kernels, where no userfaultfd of ours tells anything, it is `discard`.
+pub(crate) fn discard_unseen(addr: usize, len: usize) -> Result<(), Errno> {
+    if !can_discard_unseen() {
+        return discard(addr, len);
+    }
+    let installed = advise_raw(addr, len, GUARD_INSTALL);
+    advise_raw(addr, len, GUARD_REMOVE).and(installed)
+}
+
+/// Whether [`discard_unseen`] is unseen here.
+pub(crate) fn can_discard_unseen() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| {
+        let Ok(addr) = map_own(PAGE) else { return false };
+        let addr = addr.addr().get();
+        let can = advise_raw(addr, PAGE, GUARD_INSTALL).is_ok();
+        unmap_own(addr, PAGE);
+        can
+    })
+}
+
+fn advise_raw(addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: the callers' contracts: contents are dropped only where the program or the pager wants it.
+    match unsafe { libc::syscall(libc::SYS_madvise, addr, len, advice) } {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    }
 }
 
 /// Makes pages shared since a fork this process's own, without changing them.

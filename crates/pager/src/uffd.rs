@@ -2,21 +2,32 @@
 //!
 //! Partial progress is part of the contract: COPY, ZEROPAGE and MOVE may be cut short by EAGAIN (the address
 //! space is changing) and report how far they came in a field that holds bytes *or* a negative errno. The
-//! functions here return [`Progress`] so that no caller mistakes the one for the other.
+//! functions here return [`Progress`] so that no caller mistakes the one for the other. EAGAIN lasts until the thread that
+//! reads messages has read what the change is told by ([`crate::inbox`]): other threads wait here until then, the
+//! reader itself is told.
 
 use crate::sys::{self, PAGE};
 use rustix::io::Errno;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const API: u64 = 0xAA;
 const UFFDIO_MOVE: u64 = 0xc028_aa05;
+const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
 const USERFAULTFD_IOC_NEW: u64 = 0xaa00;
 
-const FEATURE_THREAD_ID: u64 = 1 << 8;
 const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
+const FEATURE_EVENT_REMAP: u64 = 1 << 2;
+const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
+const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
+const FEATURE_THREAD_ID: u64 = 1 << 8;
 const FEATURE_MOVE: u64 = 1 << 16;
 
 const EVENT_PAGEFAULT: u8 = 0x12;
+const EVENT_REMAP: u8 = 0x14;
+const EVENT_REMOVE: u8 = 0x15;
+const EVENT_UNMAP: u8 = 0x16;
 const FAULT_WRITE: u64 = 1 << 0;
 const FAULT_WP: u64 = 1 << 1;
 
@@ -30,6 +41,10 @@ const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 2;
 pub(crate) struct Uffd {
     fd: OwnedFd,
     can_move: bool,
+    /// The kernel tells what the program does to the range past the pager.
+    tells_changes: bool,
+    /// The thread that reads messages.
+    reader: AtomicU32,
     /// Asks for no permission once it is open.
     device: Option<OwnedFd>,
 }
@@ -45,6 +60,33 @@ pub(crate) struct Fault {
     pub(crate) write: bool,
     /// The page is there, but write-protected.
     pub(crate) write_protected: bool,
+}
+
+/// What a system call of the program's has done, or is about to do, to the registered range; addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Contents are dropped (madvise).
+    Removed(Range<usize>),
+    /// Nothing is mapped there any more, unless something else is by now.
+    Unmapped(Range<usize>),
+    /// A mapping and its contents lie elsewhere, and are still registered.
+    Moved {
+        /// Where it was.
+        from: usize,
+        /// Where it is.
+        to: usize,
+        /// Bytes.
+        len: usize,
+    },
+}
+
+/// What a message tells.
+#[derive(Debug, Clone)]
+pub(crate) enum Told {
+    /// A thread waits for a page.
+    Fault(Fault),
+    /// The thread that makes the change goes on as soon as the message has been read.
+    Change(Change),
 }
 
 /// How far a COPY, ZEROPAGE or MOVE came, and what stopped it.
@@ -114,16 +156,13 @@ struct WriteProtectArg {
     mode: u64,
 }
 
-/// `struct uffd_msg` of a page fault.
+/// `struct uffd_msg`: of a page fault (flags, address, thread), a removal (start, end) or a move (from, to, length).
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Message {
     event: u8,
     reserved: [u8; 7],
-    flags: u64,
-    address: u64,
-    ptid: u32,
-    padding: u32,
+    arguments: [u64; 3],
 }
 
 /// Whether pages can leave programs here by UFFDIO_MOVE (6.8); else they are copied.
@@ -148,18 +187,20 @@ impl Uffd {
     }
 
     fn with(open_fd: impl Fn() -> Result<OwnedFd, UffdError>) -> Result<Self, UffdError> {
-        let wanted = [
-            FEATURE_PAGEFAULT_FLAG_WP | FEATURE_THREAD_ID | FEATURE_MOVE,
-            FEATURE_PAGEFAULT_FLAG_WP | FEATURE_THREAD_ID,
-        ];
-        for features in wanted {
+        const ALWAYS: u64 = FEATURE_PAGEFAULT_FLAG_WP | FEATURE_THREAD_ID;
+        const EVENTS: u64 = FEATURE_EVENT_REMAP | FEATURE_EVENT_REMOVE | FEATURE_EVENT_UNMAP;
+        // What the pager itself drops must not be told: it would wait for itself.
+        let tells_changes = sys::can_discard_unseen();
+        let events = if tells_changes { EVENTS } else { 0 };
+        for features in [ALWAYS | events | FEATURE_MOVE, ALWAYS | events] {
             let fd = open_fd()?;
             let mut arg = ApiArg { api: API, features, ..ApiArg::default() };
             match ioctl(fd.as_raw_fd(), linux_raw_sys::ioctl::UFFDIO_API.into(), &mut arg) {
                 Ok(()) => {
                     let fd = crate::fds::raise(fd)
                         .map_err(|errno| UffdError::Unsupported(errno.raw_os_error()))?;
-                    return Ok(Self { fd, can_move: features & FEATURE_MOVE != 0, device: None });
+                    let (can_move, reader) = (features & FEATURE_MOVE != 0, AtomicU32::new(0));
+                    return Ok(Self { fd, can_move, tells_changes, reader, device: None });
                 }
                 Err(Errno::INVAL) => {}
                 Err(errno) => return Err(UffdError::Unsupported(errno.raw_os_error())),
@@ -188,7 +229,37 @@ impl Uffd {
         self.ioctl(linux_raw_sys::ioctl::UFFDIO_REGISTER.into(), &mut arg)
     }
 
-    /// Waits for faults; as many as are there and fit.
+    /// From now on the range is as any other memory; nothing is told of what happens to it.
+    pub(crate) fn unregister(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.ioctl(UFFDIO_UNREGISTER, &mut range(start, len))
+    }
+
+    /// The kernel tells what the program does to the range past the pager ([`Change`]).
+    pub(crate) fn tells_changes(&self) -> bool {
+        self.tells_changes
+    }
+
+    /// The calling thread reads messages from now on; no other does.
+    pub(crate) fn become_reader(&self) {
+        self.reader.store(own_tid(), Ordering::Relaxed);
+    }
+
+    /// Whether it is the calling thread that reads messages.
+    pub(crate) fn is_reader(&self) -> bool {
+        self.reader.load(Ordering::Relaxed) == own_tid()
+    }
+
+    /// As [`Uffd::read`], but does not wait: EAGAIN if there is nothing. For the reader.
+    pub(crate) fn try_read(&self, messages: &mut [Message]) -> Result<usize, Errno> {
+        use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+        let flags = fcntl_getfl(&self.fd)?;
+        fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK)?;
+        let read = self.read(messages);
+        fcntl_setfl(&self.fd, flags)?;
+        read
+    }
+
+    /// Waits for messages; as many as are there and fit.
     pub(crate) fn read(&self, messages: &mut [Message]) -> Result<usize, Errno> {
         // SAFETY: the pointer and the length are those of a slice of plain integers, valid for any bytes.
         let got = unsafe { libc::read(self.raw_fd(), messages.as_mut_ptr().cast(), size_of_val(messages)) };
@@ -236,8 +307,23 @@ impl Uffd {
         }
     }
 
+    /// Whether an operation that was answered by EAGAIN is to be tried again here; waits a little if so. The reader gives up: it
+    /// may be its own next message that the kernel waits for.
+    fn tries_again(&self, tries: &mut u32) -> bool {
+        const OF_READER: u32 = 16;
+        const AT_ONCE: u32 = 64;
+        *tries += 1;
+        if *tries > OF_READER && self.is_reader() {
+            return false;
+        }
+        if *tries > AT_ONCE {
+            std::thread::yield_now();
+        }
+        true
+    }
+
     fn transfer(&self, request: u64, mut arg: TransferArg) -> Progress {
-        let mut bytes = 0;
+        let (mut bytes, mut tries) = (0, 0);
         loop {
             arg.done = 0;
             let stopped = self.ioctl(request, &mut arg).err();
@@ -245,7 +331,7 @@ impl Uffd {
             (arg.dst, arg.src, arg.len) = (arg.dst + done, arg.src + done, arg.len - done);
             bytes += usize::try_from(done).unwrap_or(0);
             match stopped {
-                Some(Errno::AGAIN) if arg.len > 0 => {}
+                Some(Errno::AGAIN) if arg.len > 0 && self.tries_again(&mut tries) => {}
                 _ => return Progress { bytes, stopped },
             }
         }
@@ -253,13 +339,13 @@ impl Uffd {
 
     /// Maps the zero page into missing pages and wakes who waits for them.
     pub(crate) fn zeropage(&self, start: usize, len: usize) -> Progress {
-        let mut bytes = 0;
+        let (mut bytes, mut tries) = (0, 0);
         loop {
             let mut arg = ZeropageArg { range: range(start + bytes, len - bytes), mode: 0, done: 0 };
             let stopped = self.ioctl(linux_raw_sys::ioctl::UFFDIO_ZEROPAGE.into(), &mut arg).err();
             bytes += usize::try_from(arg.done).unwrap_or(0);
             match stopped {
-                Some(Errno::AGAIN) if bytes < len => {}
+                Some(Errno::AGAIN) if bytes < len && self.tries_again(&mut tries) => {}
                 _ => return Progress { bytes, stopped },
             }
         }
@@ -267,10 +353,11 @@ impl Uffd {
 
     /// Makes writes to the range wait for us (or lets them through again, and wakes).
     pub(crate) fn write_protect(&self, start: usize, len: usize, protect: bool) -> Result<(), Errno> {
+        let mut tries = 0;
         loop {
             let mut arg = WriteProtectArg { range: range(start, len), mode: protect.into() };
             match self.ioctl(linux_raw_sys::ioctl::UFFDIO_WRITEPROTECT.into(), &mut arg) {
-                Err(Errno::AGAIN) => {}
+                Err(Errno::AGAIN) if self.tries_again(&mut tries) => {}
                 other => return other,
             }
         }
@@ -295,13 +382,36 @@ impl AsFd for Uffd {
 }
 
 impl Message {
-    /// The page fault that the message tells of, if it is one.
-    pub(crate) fn fault(&self) -> Option<Fault> {
-        let addr = usize::try_from(self.address).ok()?;
-        let write = self.flags & (FAULT_WRITE | FAULT_WP) != 0;
-        let write_protected = self.flags & FAULT_WP != 0;
-        (self.event == EVENT_PAGEFAULT).then_some(Fault { addr, tid: self.ptid, write, write_protected })
+    /// What the message tells, if it is known here.
+    pub(crate) fn told(&self) -> Option<Told> {
+        let number = |at: usize| usize::try_from(self.arguments[at]).ok();
+        let (first, second, third) = (number(0)?, number(1)?, number(2)?);
+        Some(match self.event {
+            EVENT_PAGEFAULT => Told::Fault(self.fault(second)),
+            EVENT_REMOVE => Told::Change(Change::Removed(first..second)),
+            EVENT_UNMAP => Told::Change(Change::Unmapped(first..second)),
+            EVENT_REMAP => Told::Change(Change::Moved { from: first, to: second, len: third }),
+            _ => return None,
+        })
     }
+
+    /// A message, for tests.
+    #[cfg(test)]
+    pub(crate) fn of(event: u8, arguments: [u64; 3]) -> Self {
+        Self { event, reserved: [0; 7], arguments }
+    }
+
+    fn fault(&self, addr: usize) -> Fault {
+        let [flags, _, thread] = self.arguments;
+        #[allow(clippy::cast_possible_truncation, reason = "the id is the lower half")]
+        let tid = thread as u32;
+        let write = flags & (FAULT_WRITE | FAULT_WP) != 0;
+        Fault { addr, tid, write, write_protected: flags & FAULT_WP != 0 }
+    }
+}
+
+fn own_tid() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
 /// Bytes of pages, from the first on, that are present at `dst` and not at `src`.
@@ -403,6 +513,8 @@ mod tests {
             assert!(wrong.is_none(), "{wrong:?}");
             writer.join().unwrap();
         });
+        // Nobody would read that they are unmapped.
+        drop(uffd);
         [here, there].iter().for_each(|base| sys::unmap_own(*base, PAGES * PAGE));
     }
 }

@@ -1,0 +1,205 @@
+//! Messages of the userfaultfd that were read early, and the changes that are the pager's own.
+//!
+//! A thread that changes the registered range by a system call (madvise, munmap, mremap) waits in the kernel until somebody has
+//! read what it does. It may hold a lock of the pager's meanwhile. So wherever the reader would wait for another
+//! thread it goes on reading, and keeps here what it cannot take up yet.
+//!
+//! The pager's own calls are told as well, where they cannot be made unseen. Whoever makes one says so before it does,
+//! and what is told of it is passed over.
+//!
+//! Price: two locks that nobody else wants, taken only where something was changed.
+
+use crate::uffd::{Change, Message, Told};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What was read and not taken up, and what is expected.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    early: Mutex<VecDeque<Message>>,
+    count: AtomicUsize,
+    expected: Mutex<Vec<Expected>>,
+}
+
+/// A change of the pager's own.
+#[derive(Debug, PartialEq, Eq)]
+enum Expected {
+    /// So many bytes of the range are still to be told: one message for each mapping of the kernel's in it.
+    Removal {
+        range: Range<usize>,
+        bytes: usize,
+    },
+    Other(Change),
+}
+
+impl Inbox {
+    /// Keeps messages for later, in their order.
+    pub(crate) fn keep(&self, messages: &[Message]) {
+        let mut early = lock(&self.early);
+        early.extend(messages);
+        self.count.store(early.len(), Ordering::Relaxed);
+    }
+
+    /// Takes the oldest of them, as many as fit.
+    pub(crate) fn take(&self, messages: &mut [Message]) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut early = lock(&self.early);
+        let count = early.len().min(messages.len());
+        messages.iter_mut().zip(early.drain(..count)).for_each(|(to, message)| *to = message);
+        self.count.store(early.len(), Ordering::Relaxed);
+        count
+    }
+
+    /// Takes the oldest change out of what is kept.
+    pub(crate) fn take_change(&self) -> Option<Change> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut early = lock(&self.early);
+        let change = |message: &Message| match message.told() {
+            Some(Told::Change(change)) => Some(change),
+            _ => None,
+        };
+        let (at, found) = early.iter().enumerate().find_map(|(at, message)| Some((at, change(message)?)))?;
+        early.remove(at);
+        self.count.store(early.len(), Ordering::Relaxed);
+        Some(found)
+    }
+
+    /// Whether a change is among them.
+    pub(crate) fn has_change(&self) -> bool {
+        let is_change = |message: &Message| matches!(message.told(), Some(Told::Change(_)));
+        !self.is_empty() && lock(&self.early).iter().any(is_change)
+    }
+
+    /// Whether one of them takes the contents of the page at this address away.
+    pub(crate) fn takes_away(&self, addr: usize) -> bool {
+        let takes = |message: &Message| match message.told() {
+            Some(Told::Change(Change::Removed(range) | Change::Unmapped(range))) => range.contains(&addr),
+            _ => false,
+        };
+        !self.is_empty() && lock(&self.early).iter().any(takes)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// The caller is about to drop the contents of the range, and has seen to its pages.
+    pub(crate) fn expect_removal(&self, range: Range<usize>) {
+        let bytes = range.len();
+        lock(&self.expected).push(Expected::Removal { range, bytes });
+    }
+
+    /// So many bytes of what was to be dropped were not.
+    pub(crate) fn expect_less(&self, whole: &Range<usize>, less: usize) {
+        let mut all = lock(&self.expected);
+        for expected in all.iter_mut() {
+            if let Expected::Removal { range, bytes } = expected
+                && range == whole
+            {
+                *bytes = bytes.saturating_sub(less);
+                break;
+            }
+        }
+        all.retain(|expected| !matches!(expected, Expected::Removal { bytes: 0, .. }));
+    }
+
+    /// The caller is about to make this change, and sees to the pages.
+    pub(crate) fn expect(&self, change: Change) {
+        lock(&self.expected).push(Expected::Other(change));
+    }
+
+    /// It was not made.
+    pub(crate) fn expect_no_more(&self, change: &Change) {
+        let mut all = lock(&self.expected);
+        if let Some(at) =
+            all.iter().position(|expected| matches!(expected, Expected::Other(it) if it == change))
+        {
+            all.swap_remove(at);
+        }
+    }
+
+    /// Whether the change is the pager's own; it is not expected again then.
+    pub(crate) fn was_expected(&self, change: &Change) -> bool {
+        let mut all = lock(&self.expected);
+        for at in 0..all.len() {
+            let done = match (&mut all[at], change) {
+                (Expected::Removal { range, bytes }, Change::Removed(part))
+                    if range.start <= part.start && part.end <= range.end && *bytes >= part.len() =>
+                {
+                    *bytes -= part.len();
+                    *bytes == 0
+                }
+                (Expected::Other(expected), change) if expected == change => true,
+                _ => continue,
+            };
+            if done {
+                all.swap_remove(at);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Forgets all: in a forked child, whose userfaultfd is another.
+    pub(crate) fn reset(&self) {
+        lock(&self.early).clear();
+        self.count.store(0, Ordering::Relaxed);
+        lock(&self.expected).clear();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_expected_is_passed_over_once() {
+        let inbox = Inbox::default();
+        let removed = Change::Removed;
+        assert!(!inbox.was_expected(&removed(0..8)));
+        inbox.expect_removal(0..16);
+        assert!(!inbox.was_expected(&removed(8..24)), "more than that");
+        assert!(inbox.was_expected(&removed(0..4)));
+        assert!(inbox.was_expected(&removed(4..16)));
+        assert!(!inbox.was_expected(&removed(4..16)), "all of it was told");
+        inbox.expect_removal(0..16);
+        inbox.expect_less(&(0..16), 12);
+        assert!(inbox.was_expected(&removed(0..4)) && !inbox.was_expected(&removed(4..16)));
+        let moved = Change::Moved { from: 0, to: 64, len: 16 };
+        inbox.expect(moved.clone());
+        assert!(!inbox.was_expected(&Change::Moved { from: 0, to: 64, len: 8 }));
+        assert!(inbox.was_expected(&moved) && !inbox.was_expected(&moved));
+        inbox.expect(moved.clone());
+        inbox.expect_no_more(&moved);
+        assert!(!inbox.was_expected(&moved));
+    }
+
+    #[test]
+    fn changes_are_taken_before_faults_and_faults_in_their_order() {
+        let inbox = Inbox::default();
+        let message = Message::of;
+        let removal = |page: u64| message(0x15, [page, page + 1, 0]);
+        inbox.keep(&[message(0x12, [0, 1, 0]), removal(5), message(0x12, [0, 2, 0]), removal(6)]);
+        assert_eq!(inbox.take_change(), Some(Change::Removed(5..6)));
+        assert_eq!(inbox.take_change(), Some(Change::Removed(6..7)));
+        assert_eq!(inbox.take_change(), None);
+        let mut messages = [Message::default(); 8];
+        assert_eq!(inbox.take(&mut messages), 2);
+        let addrs = messages[..2].iter().map(|message| match message.told() {
+            Some(Told::Fault(fault)) => fault.addr,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(addrs.collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(inbox.take(&mut messages), 0);
+    }
+}
