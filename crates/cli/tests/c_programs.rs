@@ -22,6 +22,7 @@ macro_rules! properties {
 
 properties!(
     altstack,
+    atfork_early,
     brk,
     coroutines,
     descriptors,

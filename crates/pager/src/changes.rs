@@ -29,43 +29,47 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// Between two tries of the reader to get what it waits for.
+/// How long the reader waits for something before it reads on.
+const PATIENCE: Duration = Duration::from_micros(100);
+/// Between two looks for whether somebody else has done with the bell.
 const PAUSE: Duration = Duration::from_micros(20);
 
 impl Engine {
     /// Enters the gate.
     pub(crate) fn enter(&self) -> Inside<'_> {
-        self.wait_for(|| self.gate.try_enter(), || self.gate.enter())
+        self.wait_for(|patience| self.gate.enter_within(patience), || self.gate.enter())
     }
 
     /// Locks the group that holds a page.
     pub(crate) fn lock_group(&self, page: usize) -> Group<'_> {
-        self.wait_for(|| self.pages.try_lock(page), || self.pages.lock(page))
+        self.wait_for(|patience| self.pages.lock_within(page, patience), || self.pages.lock(page))
     }
 
     /// Locks what is known of the address space.
     pub(crate) fn lock_space(&self) -> MutexGuard<'_, Space> {
-        let try_lock = || match self.space.try_lock() {
+        let try_lock = |patience| match self.space.try_lock() {
             Ok(space) => Some(space),
             Err(TryLockError::Poisoned(space)) => Some(space.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::WouldBlock) => {
+                std::thread::sleep(patience);
+                None
+            }
         };
         self.wait_for(try_lock, || self.space.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn wait_for<T>(&self, attempt: impl Fn() -> Option<T>, wait: impl FnOnce() -> T) -> T {
-        if let Some(got) = attempt() {
+    fn wait_for<T>(&self, attempt: impl Fn(Duration) -> Option<T>, wait: impl FnOnce() -> T) -> T {
+        if let Some(got) = attempt(Duration::ZERO) {
             return got;
         }
         if !self.uffd.is_reader() {
             return wait();
         }
         loop {
-            self.read_on();
-            if let Some(got) = attempt() {
+            if let Some(got) = attempt(PATIENCE) {
                 return got;
             }
-            std::thread::sleep(PAUSE);
+            self.read_on();
         }
     }
 
@@ -155,6 +159,18 @@ impl Engine {
         if !old.is_empty() && sys::is_present(old.start).is_err() {
             self.give_up(old);
         }
+    }
+
+    /// Leaves a place outside of the managed range to the kernel: something was moved there, and has grown as it was. What follows
+    /// goes with it, as far as nothing else lies between, up to the managed range.
+    pub(crate) fn let_go(&self, place: usize) {
+        const MOST: usize = 1 << 30;
+        let range = self.pages.range();
+        let mut len = if place < range.start { MOST.min(range.start - place) } else { MOST };
+        while len >= PAGE && self.uffd.unregister(place, len).is_err() {
+            len = len / 2 / PAGE * PAGE;
+        }
+        self.uffd.wake(place, PAGE);
     }
 
     /// Places a page that was moved while it was away. For the reader.

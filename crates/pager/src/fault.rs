@@ -122,8 +122,7 @@ impl Handler {
             return;
         }
         if !engine.pages.range().contains(&fault.addr) {
-            // Where something was moved to that is not managed there.
-            return engine.uffd.wake(fault.addr & !(PAGE - 1), PAGE);
+            return engine.let_go(fault.addr & !(PAGE - 1));
         }
         self.served = self.served.wrapping_add(1);
         let often = if engine.usage.is_related() { REFRESH_OF_RELATED } else { REFRESH };
@@ -293,22 +292,22 @@ impl Handler {
 struct Wait {
     begun: Instant,
     reap: Instant,
-    /// What the evictors have come to, and since when.
-    evictions: u64,
+    /// Pages that have left, and since when no more have.
+    left: u64,
     since: Instant,
 }
 
 impl Wait {
     fn new(engine: &Engine) -> Self {
         let now = Instant::now();
-        Self { begun: now, reap: now, evictions: engine.evictions.load(Ordering::Relaxed), since: now }
+        Self { begun: now, reap: now, left: engine.left.load(Ordering::Relaxed), since: now }
     }
 
     /// The evictor does not get on.
     fn is_stalled(&mut self, engine: &Engine) -> bool {
-        let evictions = engine.evictions.load(Ordering::Relaxed);
-        if evictions != self.evictions {
-            (self.evictions, self.since) = (evictions, Instant::now());
+        let left = engine.left.load(Ordering::Relaxed);
+        if left != self.left {
+            (self.left, self.since) = (left, Instant::now());
         }
         self.since.elapsed() >= STALLED
     }

@@ -9,6 +9,7 @@
 //! handler that cannot enter).
 
 use crate::futex::{self, AtomicU32, Ordering};
+use std::time::Duration;
 
 const CLOSED: u32 = 1 << 31;
 
@@ -41,8 +42,18 @@ impl Gate {
         }
     }
 
-    /// The right to be inside, if the gate is open.
-    pub(crate) fn try_enter(&self) -> Option<Inside<'_>> {
+    /// As [`Gate::enter`], but waits no longer than about `patience`.
+    pub(crate) fn enter_within(&self, patience: Duration) -> Option<Inside<'_>> {
+        self.try_enter().or_else(|| {
+            let now = self.0.load(Ordering::Acquire);
+            if now & CLOSED != 0 && !patience.is_zero() {
+                futex::wait::<false>(&self.0, now, Some(patience));
+            }
+            None
+        })
+    }
+
+    fn try_enter(&self) -> Option<Inside<'_>> {
         let seen = self.0.fetch_add(1, Ordering::Acquire);
         if seen & CLOSED == 0 {
             return Some(Inside(self));

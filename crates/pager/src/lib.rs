@@ -23,6 +23,7 @@ mod gate;
 mod guard;
 mod inbox;
 mod mapping;
+mod mutex;
 pub mod pager;
 mod pages;
 mod phase;

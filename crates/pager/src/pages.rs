@@ -19,12 +19,13 @@
 //! The tables are reserved for the whole range and cost memory only where they are touched: two bytes a page,
 //! four bytes a block.
 
+use crate::mutex::{Locked, Mutex};
 use crate::sys::{self, PAGE};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 /// Pages in a block, the unit of eviction.
 pub(crate) const BLOCK_PAGES: usize = 16;
@@ -66,7 +67,7 @@ pub(crate) struct Pages {
     states: NonNull<AtomicU16>,
     blocks: NonNull<Block>,
     live: NonNull<AtomicU32>,
-    locks: Box<[Mutex<()>]>,
+    locks: Box<[Mutex]>,
     resident: AtomicU64,
 }
 
@@ -79,7 +80,7 @@ unsafe impl Sync for Pages {}
 #[derive(Debug)]
 pub(crate) struct Group<'a> {
     pages: &'a Pages,
-    _lock: MutexGuard<'a, ()>,
+    _lock: Locked<'a>,
 }
 
 impl Pages {
@@ -92,7 +93,7 @@ impl Pages {
             states: sys::map_own(count * size_of::<AtomicU16>())?.cast(),
             blocks: sys::map_own(count / BLOCK_PAGES * size_of::<Block>())?.cast(),
             live: sys::map_own(count / GROUP_PAGES * size_of::<AtomicU32>())?.cast(),
-            locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
+            locks: (0..LOCKS).map(|_| Mutex::default()).collect(),
             resident: AtomicU64::new(0),
         })
     }
@@ -124,20 +125,15 @@ impl Pages {
 
     /// Locks the group that holds the page.
     pub(crate) fn lock(&self, page: usize) -> Group<'_> {
-        Group { pages: self, _lock: self.mutex(page).lock().unwrap_or_else(PoisonError::into_inner) }
+        Group { pages: self, _lock: self.mutex(page).lock() }
     }
 
-    /// The same, if nobody else has it locked.
-    pub(crate) fn try_lock(&self, page: usize) -> Option<Group<'_>> {
-        let lock = match self.mutex(page).try_lock() {
-            Ok(lock) => lock,
-            Err(TryLockError::Poisoned(lock)) => lock.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        Some(Group { pages: self, _lock: lock })
+    /// The same, but waits no longer than about `patience`.
+    pub(crate) fn lock_within(&self, page: usize, patience: Duration) -> Option<Group<'_>> {
+        Some(Group { pages: self, _lock: self.mutex(page).lock_within(patience)? })
     }
 
-    fn mutex(&self, page: usize) -> &Mutex<()> {
+    fn mutex(&self, page: usize) -> &Mutex {
         let group = page / GROUP_PAGES;
         &self.locks[group.wrapping_mul(0x9e37_79b9) >> 8 & (LOCKS - 1)]
     }

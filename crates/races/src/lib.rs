@@ -13,6 +13,8 @@ mod event;
 mod futex;
 #[path = "../../pager/src/gate.rs"]
 mod gate;
+#[path = "../../pager/src/mutex.rs"]
+mod mutex;
 #[path = "../../pager/src/phase.rs"]
 mod phase;
 
@@ -28,6 +30,7 @@ use gate::Gate;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
+use mutex::Mutex;
 use phase::Phase;
 use std::time::Duration;
 
@@ -93,6 +96,30 @@ fn two_who_close_the_gate_take_turns() {
         other.join().unwrap();
         let _inside = shared.0.enter();
         assert_eq!(shared.1.get(), 2);
+    });
+}
+
+#[test]
+fn who_has_a_lock_is_alone_and_who_waits_gets_it() {
+    model(|| {
+        let shared = Arc::new((Mutex::default(), Watched::default()));
+        let others = [0, 1].map(|_| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let _locked = shared.0.lock();
+                shared.1.add();
+            })
+        });
+        // Here a wait ends when it is woken: somebody has given the lock back, and somebody else may have it.
+        let mine = shared.0.lock_within(Duration::MAX);
+        if mine.is_some() {
+            shared.1.add();
+        }
+        let got = u32::from(mine.is_some());
+        drop(mine);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        let _locked = shared.0.lock();
+        assert_eq!(shared.1.get(), 2 + got);
     });
 }
 
