@@ -8,6 +8,7 @@
 //! touched page comes back), `evict` (a cold block leaves), `pages` (where each page is).
 
 mod activate;
+mod alone;
 mod books;
 mod engine;
 mod event;

@@ -4,6 +4,8 @@
 //! space is changing) and report how far they came in a field that holds bytes *or* a negative errno. The
 //! functions here return [`Progress`] so that no caller mistakes the one for the other.
 
+use crate::Host;
+use crate::fds::Kept;
 use crate::sys::{self, PAGE};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -28,10 +30,10 @@ const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 2;
 /// A userfaultfd of this process, with the features that the pager needs.
 #[derive(Debug)]
 pub(crate) struct Uffd {
-    fd: OwnedFd,
+    fd: Kept,
     can_move: bool,
     /// Asks for no permission once it is open.
-    device: Option<OwnedFd>,
+    device: Option<Kept>,
 }
 
 /// One page fault that waits to be resolved.
@@ -63,6 +65,12 @@ pub enum UffdError {
     NotPermitted,
     /// The kernel lacks it, or a feature that the pager needs.
     Unsupported(i32),
+}
+
+impl From<Errno> for UffdError {
+    fn from(errno: Errno) -> Self {
+        Self::Unsupported(errno.raw_os_error())
+    }
 }
 
 #[repr(C)]
@@ -131,41 +139,24 @@ pub(crate) struct Message {
 /// # Errors
 /// [`UffdError`] if userfaultfd cannot be used at all.
 pub fn kernel_can_move() -> Result<bool, UffdError> {
-    Uffd::open().map(|uffd| uffd.can_move())
+    with_features(open_fd).map(|(_, can_move)| can_move)
 }
 
 impl Uffd {
     /// Opens a userfaultfd that also serves faults of system calls, and the device for those of forked children.
-    pub(crate) fn open() -> Result<Self, UffdError> {
-        let mut opened = Self::with(open_fd)?;
-        opened.device = open_device().ok();
-        Ok(opened)
+    pub(crate) fn open(host: &'static dyn Host) -> Result<Self, UffdError> {
+        let (fd, can_move) = with_features(open_fd)?;
+        let device = open_device().ok().map(|device| Kept::new(device, host)).transpose()?;
+        Ok(Self { fd: Kept::new(fd, host)?, can_move, device })
     }
 
-    /// Another one, for a forked child: allowed also when the process has given up what allowed the first.
-    pub(crate) fn another(&self) -> Result<Self, UffdError> {
-        Self::with(|| open_fd().or_else(|error| self.device.as_ref().map_or(Err(error), new_from)))
-    }
-
-    fn with(open_fd: impl Fn() -> Result<OwnedFd, UffdError>) -> Result<Self, UffdError> {
-        let wanted = [
-            FEATURE_PAGEFAULT_FLAG_WP | FEATURE_THREAD_ID | FEATURE_MOVE,
-            FEATURE_PAGEFAULT_FLAG_WP | FEATURE_THREAD_ID,
-        ];
-        for features in wanted {
-            let fd = open_fd()?;
-            let mut arg = ApiArg { api: API, features, ..ApiArg::default() };
-            match ioctl(fd.as_raw_fd(), linux_raw_sys::ioctl::UFFDIO_API.into(), &mut arg) {
-                Ok(()) => {
-                    let fd = crate::fds::raise(fd)
-                        .map_err(|errno| UffdError::Unsupported(errno.raw_os_error()))?;
-                    return Ok(Self { fd, can_move: features & FEATURE_MOVE != 0, device: None });
-                }
-                Err(Errno::INVAL) => {}
-                Err(errno) => return Err(UffdError::Unsupported(errno.raw_os_error())),
-            }
-        }
-        Err(UffdError::Unsupported(Errno::INVAL.raw_os_error()))
+    /// Opens another in its place, in a forked child: allowed also when the process has given up what allowed the first.
+    pub(crate) fn renew(&self) -> Result<(), UffdError> {
+        let from_device = |error| match &self.device {
+            Some(device) if device.is_open() => new_from(device.as_fd()),
+            _ => Err(error),
+        };
+        self.fd.renew(|| with_features(|| open_fd().or_else(from_device)).map(|(fd, _)| fd))
     }
 
     /// The kernel has UFFDIO_MOVE (6.8).
@@ -173,12 +164,12 @@ impl Uffd {
         self.can_move
     }
 
-    pub(crate) fn raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+    pub(crate) fn descriptor(&self) -> &Kept {
+        &self.fd
     }
 
-    pub(crate) fn device_fd(&self) -> Option<RawFd> {
-        self.device.as_ref().map(AsRawFd::as_raw_fd)
+    pub(crate) fn device(&self) -> Option<&Kept> {
+        self.device.as_ref()
     }
 
     /// From now on a touch of a missing page (or a write to a protected one) of the range waits for us.
@@ -191,7 +182,8 @@ impl Uffd {
     /// Waits for faults; as many as are there and fit.
     pub(crate) fn read(&self, messages: &mut [Message]) -> Result<usize, Errno> {
         // SAFETY: the pointer and the length are those of a slice of plain integers, valid for any bytes.
-        let got = unsafe { libc::read(self.raw_fd(), messages.as_mut_ptr().cast(), size_of_val(messages)) };
+        let got =
+            unsafe { libc::read(self.fd.raw_fd(), messages.as_mut_ptr().cast(), size_of_val(messages)) };
         match usize::try_from(got) {
             Ok(bytes) => Ok(bytes / size_of::<Message>()),
             Err(_) => Err(last_errno()),
@@ -284,7 +276,10 @@ impl Uffd {
     }
 
     fn ioctl<T>(&self, request: u64, arg: &mut T) -> Result<(), Errno> {
-        ioctl(self.raw_fd(), request, arg)
+        match ioctl(self.fd.raw_fd(), request, arg) {
+            Err(Errno::BADF | Errno::NOTTY) => self.fd.lost(),
+            result => result,
+        }
     }
 }
 
@@ -322,19 +317,34 @@ fn open_fd() -> Result<OwnedFd, UffdError> {
         return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     match last_errno() {
-        Errno::PERM | Errno::ACCESS => new_from(&open_device()?),
-        errno => Err(UffdError::Unsupported(errno.raw_os_error())),
+        Errno::PERM | Errno::ACCESS => new_from(open_device()?.as_fd()),
+        errno => Err(errno.into()),
     }
+}
+
+/// A new userfaultfd with the features that are needed, and whether it can move pages.
+fn with_features(open_fd: impl Fn() -> Result<OwnedFd, UffdError>) -> Result<(OwnedFd, bool), UffdError> {
+    const LEAST: u64 = FEATURE_PAGEFAULT_FLAG_WP | FEATURE_THREAD_ID;
+    for features in [LEAST | FEATURE_MOVE, LEAST] {
+        let fd = open_fd()?;
+        let mut arg = ApiArg { api: API, features, ..ApiArg::default() };
+        match ioctl(fd.as_raw_fd(), linux_raw_sys::ioctl::UFFDIO_API.into(), &mut arg) {
+            Ok(()) => return Ok((fd, features & FEATURE_MOVE != 0)),
+            Err(Errno::INVAL) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Err(Errno::INVAL.into())
 }
 
 /// /dev/userfaultfd (6.1): permission by file mode.
 fn open_device() -> Result<OwnedFd, UffdError> {
     use rustix::fs::{Mode, OFlags};
     let device = rustix::fs::open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-    device.and_then(crate::fds::raise).map_err(|_| UffdError::NotPermitted)
+    device.map_err(|_| UffdError::NotPermitted)
 }
 
-fn new_from(device: &OwnedFd) -> Result<OwnedFd, UffdError> {
+fn new_from(device: BorrowedFd<'_>) -> Result<OwnedFd, UffdError> {
     // SAFETY: the request takes flags by value and returns a new descriptor.
     let fd = unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW, libc::O_CLOEXEC) };
     if fd < 0 {
@@ -373,7 +383,7 @@ mod tests {
 
     #[test]
     fn what_is_moved_is_told_also_when_it_changes_meanwhile() {
-        let uffd = match Uffd::open() {
+        let uffd = match Uffd::open(&crate::region::Threads) {
             Ok(uffd) if uffd.can_move() => uffd,
             other => return eprintln!("skipped: needs UFFDIO_MOVE ({other:?})"),
         };
