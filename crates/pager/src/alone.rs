@@ -13,8 +13,8 @@ use rustix::fs::readlinkat;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long the threads may take to end.
-const PATIENCE_NS: u64 = 20_000_000_000;
+/// How long the threads may take to begin, or to end.
+const PATIENCE_NS: u64 = 60_000_000_000;
 
 impl Pager {
     /// Calls `call` while the pager has no threads. None if it has none at all, or cannot do without them. The caller is the
@@ -26,19 +26,25 @@ impl Pager {
         let Some(engine) = self.engine.get().filter(|engine| can_start_threads(engine)) else {
             return Ok(None);
         };
+        // One that has just been started may not have come to its first line.
+        wait_until(engine, || engine.threads().len() == workers::THREADS);
         engine.stop();
-        let begun = sys::now_ns();
-        while engine.threads().iter().any(|tid| is_alive(*tid)) {
-            if sys::now_ns() - begun > PATIENCE_NS {
-                engine.die("internal error: the pager's threads do not end (please report it)");
-            }
-            std::thread::sleep(Duration::from_micros(50));
-        }
+        wait_until(engine, || !engine.threads().iter().any(|tid| is_alive(*tid)));
         let result = call();
         engine.threads().clear();
         engine.stopping.store(false, Ordering::Release);
         workers::start(engine)?;
         Ok(Some(result))
+    }
+}
+
+fn wait_until(engine: &Engine, is_so: impl Fn() -> bool) {
+    let begun = sys::now_ns();
+    while !is_so() {
+        if sys::now_ns() - begun > PATIENCE_NS {
+            engine.die("internal error: the pager's threads do not end (please report it)");
+        }
+        std::thread::sleep(Duration::from_micros(50));
     }
 }
 

@@ -16,6 +16,9 @@ const EVICTOR_BLOCKS: usize = 8;
 /// Places of the staging window that the handler uses when it has to make room itself.
 const HANDLER_BLOCKS: usize = 2;
 
+/// How many threads there are.
+pub(crate) const THREADS: usize = 3;
+
 /// How long the evictor stays awake when it has done its work: a fault or two.
 const AWAKE: Duration = Duration::from_micros(200);
 /// How often the keeper does its work, and how often where memory is short and in common with other processes.
