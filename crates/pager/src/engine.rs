@@ -10,6 +10,7 @@
 
 use crate::books::Books;
 use crate::event::Event;
+use crate::fds::{Identity, Kept};
 use crate::fresh::{Density, Zeros};
 use crate::gate::Gate;
 use crate::inbox::Inbox;
@@ -26,9 +27,8 @@ use crate::{Host, SetupError};
 use ramfold::tier::Tier;
 use ramfold::tier::file::FileTier;
 use ramfold::{Key, PoolId, PoolKind, Scratch, Store};
-use rustix::io::Errno;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Blocks that all evictors together can hold in the staging window.
@@ -51,6 +51,8 @@ pub(crate) struct Engine {
     pub(crate) usage: Usage,
     pub(crate) tier: Option<Arc<FileTier>>,
     pub(crate) trace: Option<Trace>,
+    /// The run's files: swap and trace.
+    files: Vec<(RawFd, Identity)>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) staging: Staging,
     pub(crate) keeper: Event,
@@ -60,14 +62,18 @@ pub(crate) struct Engine {
     /// UFFDIO_MOVE is used; else write-protect and copy.
     pub(crate) moves: bool,
     /// /proc/self/mem, for pages that the program may not write or read.
-    pub(crate) memory: OwnedFd,
+    pub(crate) memory: Kept,
     /// /proc/self/pagemap.
-    pub(crate) pagemap: OwnedFd,
+    pub(crate) pagemap: Kept,
     pub(crate) stopping: AtomicBool,
     /// The program has changed managed memory past the pager ([`crate::changes`]).
     pub(crate) changed: AtomicBool,
     /// Somebody waits for the reader to hear the bell.
     pub(crate) ringing: AtomicBool,
+    /// Ids of the threads that were started.
+    threads: Mutex<Vec<u32>>,
+    /// Why the threads could not be started: an errno, or 0.
+    pub(crate) failure: AtomicI32,
     /// [`crate::guard`] has write-protected what was inherited.
     pub(crate) guarded: AtomicBool,
     /// Nothing more can be evicted: pool and tier are full, or there is no tier.
@@ -98,6 +104,8 @@ pub(crate) struct Parts {
     pub(crate) gate: Arc<Gate>,
     pub(crate) trace: Option<Trace>,
     pub(crate) usage: Usage,
+    /// Descriptors of the run's files.
+    pub(crate) files: Vec<(RawFd, Identity)>,
 }
 
 /// Where evicted pages lie between the program and the store: block-sized places in memory of the pager's own.
@@ -113,7 +121,7 @@ pub(crate) struct Staging {
 impl Engine {
     /// Everything but the threads.
     pub(crate) fn new(parts: Parts, host: &'static dyn Host) -> Result<Self, SetupError> {
-        let uffd = Uffd::open()?;
+        let uffd = Uffd::open(host)?;
         let moves = match parts.mode {
             crate::Mode::Auto => uffd.can_move(),
             crate::Mode::Move if !uffd.can_move() => return Err(SetupError::NoMove),
@@ -125,6 +133,8 @@ impl Engine {
         let pool = store.create_pool(PoolKind::Persistent, None);
         let staging = Staging::new()?;
         uffd.register(staging.base, STAGING_BYTES)?;
+        let open = |path| Kept::new(parts.usage.proc.open(path)?, host);
+        let (memory, pagemap) = (open("self/mem")?, open("self/pagemap")?);
         let tick = (parts.usage.segment().limit() / PAGE as u64 / 16).max(1);
         Ok(Self {
             host,
@@ -134,6 +144,7 @@ impl Engine {
             store,
             tier: parts.tier,
             trace: parts.trace,
+            files: parts.files,
             pool,
             max_pool: parts.store.max_pool_bytes,
             usage: parts.usage,
@@ -143,11 +154,13 @@ impl Engine {
             space: parts.space,
             _reserved: parts.reserved,
             moves,
-            memory: open_own("/proc/self/mem")?,
-            pagemap: open_own("/proc/self/pagemap")?,
+            memory,
+            pagemap,
             stopping: AtomicBool::new(false),
             changed: AtomicBool::new(false),
             ringing: AtomicBool::new(false),
+            threads: Mutex::default(),
+            failure: AtomicI32::new(0),
             guarded: AtomicBool::new(false),
             exhausted: AtomicBool::new(false),
             nearly_full: AtomicBool::new(false),
@@ -161,21 +174,30 @@ impl Engine {
         })
     }
 
-    /// Keeps the program from closing what the engine needs open.
-    pub(crate) fn protect_fds(&self) {
-        let always: [RawFd; 4] =
-            [self.uffd.raw_fd(), self.usage.raw_fd(), self.memory.as_raw_fd(), self.pagemap.as_raw_fd()];
-        let sometimes = self.uffd.device_fd().into_iter().chain(self.trace.as_ref().map(Trace::raw_fd));
-        for fd in always.into_iter().chain(sometimes) {
-            self.host.protect_fd(fd);
+    /// The numbers of all descriptors of the pager.
+    pub(crate) fn descriptors(&self) -> Vec<RawFd> {
+        let kept =
+            [&self.memory, &self.pagemap, self.uffd.descriptor(), &self.usage.proc.0, self.usage.statm()];
+        let numbers = kept.into_iter().chain(self.uffd.device()).map(Kept::raw_fd);
+        numbers.chain(self.files.iter().map(|(fd, _)| *fd)).collect()
+    }
+
+    /// In a forked child, before anything is opened: the parent's own descriptors make room. The others must still be there.
+    pub(crate) fn close_parents(&self) {
+        for parents in [&self.memory, &self.pagemap, self.uffd.descriptor(), self.usage.statm()] {
+            parents.close();
+        }
+        let has_lost = |(fd, identity): &(RawFd, Identity)| !identity.is_at(*fd);
+        if self.files.iter().any(has_lost) || !self.usage.proc.0.is_open() {
+            self.usage.proc.0.lost();
         }
     }
 
-    /// In a forked child: descriptors of its own under the old numbers, and nothing of the parent's threads.
+    /// In a forked child: descriptors of its own, and nothing of the parent's threads.
     pub(crate) fn become_child(&self, slot: SlotId) -> Result<(), SetupError> {
-        crate::fds::replace(self.uffd.raw_fd(), self.uffd.another()?)?;
-        crate::fds::replace(self.memory.as_raw_fd(), open_own("/proc/self/mem")?)?;
-        crate::fds::replace(self.pagemap.as_raw_fd(), open_own("/proc/self/pagemap")?)?;
+        self.uffd.renew()?;
+        self.memory.renew(|| self.usage.proc.open("self/mem"))?;
+        self.pagemap.renew(|| self.usage.proc.open("self/pagemap"))?;
         self.usage.become_child(slot)?;
         if let Some(tier) = &self.tier {
             tier.after_fork(crate::extents::writer_id(&self.usage.account));
@@ -198,6 +220,11 @@ impl Engine {
         self.evictor().call();
         self.keeper.call();
         self.staging.ring();
+    }
+
+    /// Who works here.
+    pub(crate) fn threads(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Enters the store's counters into the segment.
@@ -482,23 +509,4 @@ impl Drop for Staging {
     fn drop(&mut self) {
         sys::unmap_own(self.base, STAGING_BYTES);
     }
-}
-
-/// Opens a file of this process's /proc, out of the way of the program's descriptors.
-pub(crate) fn open_own(path: &str) -> Result<OwnedFd, Errno> {
-    use rustix::fs::{Mode, OFlags};
-    let open = || rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    let opened = match open() {
-        // A process that has changed its user is not dumpable, and such files are root's then.
-        Err(Errno::ACCESS) => {
-            use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
-            let before = dumpable_behavior()?;
-            set_dumpable_behavior(DumpableBehavior::Dumpable)?;
-            let opened = open();
-            set_dumpable_behavior(before)?;
-            opened
-        }
-        opened => opened,
-    };
-    crate::fds::raise(opened?)
 }

@@ -1,11 +1,12 @@
 //! The swap file of the run, as the tier of one process: its extents are handed out by the segment.
 
+use crate::fds::{self, Identity};
 use crate::pager::{Host, Tier};
 use crate::usage::Account;
 use ramfold::tier::file::{ExtentSource, FileTier};
 use rustix::fs::FallocateFlags;
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 /// Extents of the run's swap file that this process holds.
@@ -13,6 +14,7 @@ use std::sync::Arc;
 struct RunExtents {
     account: Arc<Account>,
     file: File,
+    identity: Identity,
 }
 
 impl ExtentSource for RunExtents {
@@ -21,20 +23,28 @@ impl ExtentSource for RunExtents {
     }
 
     fn release(&self, extent: u32) {
-        self.account.segment.release_extent(self.account.slot(), extent, &|extent| punch(&self.file, extent));
+        self.account.segment.release_extent(self.account.slot(), extent, &|extent| {
+            // The program may have closed it, and have a file of its own there.
+            if self.identity.is_at(self.file.as_raw_fd()) {
+                punch(&self.file, extent);
+            }
+        });
     }
 }
 
-/// The tier over the swap file, if there is one.
+/// The tier over the swap file, if there is one; the numbers of its descriptors go to `files`.
 pub(crate) fn open_tier(
     swap: Option<File>,
     account: &Arc<Account>,
     host: &dyn Host,
+    files: &mut Vec<(RawFd, Identity)>,
 ) -> std::io::Result<Tier> {
     let Some(file) = swap else { return Ok(None) };
-    let again = crate::fds::raise(file.try_clone()?.into())?;
+    let again = fds::raise(file.try_clone()?.into())?;
     host.protect_fd(again.as_raw_fd());
-    let extents = RunExtents { account: Arc::clone(account), file: again.into() };
+    let identity = Identity::of(&file)?;
+    files.extend([file.as_raw_fd(), again.as_raw_fd()].map(|fd| (fd, identity)));
+    let extents = RunExtents { account: Arc::clone(account), file: again.into(), identity };
     let (key, writer) = (account.segment.key(), writer_id(account));
     Ok(Some(Arc::new(FileTier::new(file, Box::new(extents), key, writer))))
 }

@@ -1,23 +1,189 @@
 //! Descriptors that the pager keeps open inside a program that does not know of them.
+//!
+//! Their numbers are high where the limit on open files allows, and may change: a forked child closes its parent's before
+//! it opens its own, so that it needs no number more than its parent had. The pager's threads have a table of their own
+//! ([`crate::Host::leave_program`]), with the same files under the same numbers: what the program closes past libc stays
+//! open for them. Where a thread of the program finds such a number closed, the program ends.
 
+use crate::Host;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Lowest number that the pager's descriptors get: programs count on getting 3 for their first.
 const LOWEST: RawFd = 900;
+/// How far below the limit on open files they begin where that is lower.
+const BELOW_LIMIT: u64 = 24;
+/// Free numbers that the beginning of management may take.
+const ENOUGH: usize = 12;
 
 /// Moves a descriptor out of the range that programs use, where the limit on open files allows.
 pub(crate) fn raise(fd: OwnedFd) -> Result<OwnedFd, Errno> {
-    match rustix::io::fcntl_dupfd_cloexec(&fd, LOWEST) {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let lowest = limit.saturating_sub(BELOW_LIMIT).try_into().map_or(LOWEST, |most| LOWEST.min(most));
+    match rustix::io::fcntl_dupfd_cloexec(&fd, lowest) {
         Ok(raised) => Ok(raised),
         Err(Errno::INVAL | Errno::MFILE) => Ok(fd),
         Err(errno) => Err(errno),
     }
 }
 
-/// Lets `number`, which is open, mean what `fd` means.
-pub(crate) fn replace(number: RawFd, fd: impl AsFd) -> Result<(), Errno> {
-    // SAFETY: the number is that of a descriptor that the pager owns and goes on owning; it is not closed here.
-    let mut target = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });
-    rustix::io::dup3(fd, &mut target, rustix::io::DupFlags::CLOEXEC)
+/// Which file a descriptor leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity(u64, u64);
+
+impl Identity {
+    pub(crate) fn of(fd: impl AsFd) -> Result<Self, Errno> {
+        rustix::fs::fstat(fd).map(|stat| Self(stat.st_dev, stat.st_ino))
+    }
+
+    /// Whether this number leads to it.
+    pub(crate) fn is_at(self, number: RawFd) -> bool {
+        // SAFETY: fstat tells of any number that is not negative, and keeps none.
+        number >= 0 && Self::of(unsafe { BorrowedFd::borrow_raw(number) }) == Ok(self)
+    }
+}
+
+/// A descriptor that the program cannot close through libc. Its number changes only while nobody else uses it.
+pub(crate) struct Kept {
+    number: AtomicI32,
+    identity: Mutex<Option<Identity>>,
+    host: &'static dyn Host,
+}
+
+impl Kept {
+    pub(crate) fn new(fd: OwnedFd, host: &'static dyn Host) -> Result<Self, Errno> {
+        let kept = Self { number: AtomicI32::new(-1), identity: Mutex::new(None), host };
+        kept.set(fd)?;
+        Ok(kept)
+    }
+
+    fn set(&self, fd: OwnedFd) -> Result<(), Errno> {
+        let fd = raise(fd)?;
+        self.host.protect_fd(fd.as_raw_fd());
+        *self.identity() = Some(Identity::of(&fd)?);
+        self.number.store(fd.into_raw_fd(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Closes it, for [`Kept::renew`] to open it anew. What the program has put under its number stays.
+    pub(crate) fn close(&self) {
+        if self.is_open() {
+            // SAFETY: the number is this descriptor's, and forgotten here.
+            drop(unsafe { OwnedFd::from_raw_fd(self.number.swap(-1, Ordering::AcqRel)) });
+        }
+        *self.identity() = None;
+    }
+
+    /// Opens another in its place, which may get another number.
+    pub(crate) fn renew<E: From<Errno>>(&self, open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<(), E> {
+        self.close();
+        Ok(self.set(open()?)?)
+    }
+
+    /// Whether it still means what the pager opened.
+    pub(crate) fn is_open(&self) -> bool {
+        self.identity().is_some_and(|identity| identity.is_at(self.raw_fd()))
+    }
+
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// Ends the program, which has closed it, in a way that nobody can see.
+    pub(crate) fn lost(&self) -> ! {
+        self.host.die(
+            "a file descriptor that ramfold needs was closed (the program closes descriptors by system calls of its own)",
+            false,
+        )
+    }
+
+    fn identity(&self) -> std::sync::MutexGuard<'_, Option<Identity>> {
+        self.identity.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl AsFd for Kept {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self.raw_fd() {
+            -1 => self.lost(),
+            // SAFETY: open as long as `self` is; if the program closed it all the same, calls fail.
+            number => unsafe { BorrowedFd::borrow_raw(number) },
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Kept({})", self.raw_fd())
+    }
+}
+
+/// The /proc of when management began: found also after a chroot, and in another mount namespace.
+#[derive(Debug)]
+pub(crate) struct Proc(pub(crate) Kept);
+
+impl Proc {
+    pub(crate) fn new(host: &'static dyn Host) -> Result<Self, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Kept::new(rustix::fs::open("/proc", flags, Mode::empty())?, host).map(Self)
+    }
+
+    /// Opens a file of it.
+    pub(crate) fn open(&self, path: &str) -> Result<OwnedFd, Errno> {
+        let open = || rustix::fs::openat(&self.0, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        match open() {
+            // A process that has changed its user is not dumpable, and such files are root's then.
+            Err(Errno::ACCESS) => {
+                use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
+                let before = dumpable_behavior()?;
+                set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+                let opened = open();
+                set_dumpable_behavior(before)?;
+                opened
+            }
+            opened => opened,
+        }
+    }
+}
+
+/// While it lives, a process may open as many files as its hard limit says.
+pub(crate) struct Room {
+    before: Option<(Rlimit, Rlimit)>,
+}
+
+impl Room {
+    /// For a process with one thread.
+    pub(crate) fn make() -> Self {
+        let before = getrlimit(Resource::Nofile);
+        let raised = Rlimit { current: before.maximum, maximum: before.maximum };
+        let made = raised != before && setrlimit(Resource::Nofile, raised).is_ok();
+        Self { before: made.then_some((before, raised)) }
+    }
+
+    /// Only where there are not enough free numbers: other threads might see it.
+    pub(crate) fn make_if_full() -> Self {
+        let open = || rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let opened: Vec<_> = (0..ENOUGH).map_while(|_| open().ok()).collect();
+        if opened.len() < ENOUGH { Self::make() } else { Self { before: None } }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some((before, raised)) = self.before.take()
+            && getrlimit(Resource::Nofile) == raised
+        {
+            let _ = setrlimit(Resource::Nofile, before);
+        }
+    }
 }

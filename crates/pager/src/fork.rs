@@ -6,6 +6,7 @@
 
 use crate::activate;
 use crate::engine::Engine;
+use crate::fds::Room;
 use crate::pager::{Pager, SetupError};
 use crate::pages::State;
 use crate::segment::SlotId;
@@ -78,13 +79,16 @@ impl Pager {
 
     fn take_over(&self, engine: &Arc<Engine>, slot: Option<SlotId>) -> Result<(), SetupError> {
         let slot = slot.ok_or(Errno::NOSPC)?;
+        engine.threads().clear();
+        engine.close_parents();
+        let _room = Room::make();
         {
             let _inside = self.gate.enter();
             engine.usage.segment().adopt(slot)?;
             engine.become_child(slot)?;
         }
         activate::register(engine, &self.space(), self.range())?;
-        workers::start(engine, self.host)?;
+        workers::start(engine)?;
         let _inside = self.gate.enter();
         engine.guard_if_short();
         Ok(())

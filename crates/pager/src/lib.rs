@@ -8,6 +8,7 @@
 //! touched page comes back), `evict` (a cold block leaves), `changes` (what is done past the pager), `pages` (where each page is).
 
 mod activate;
+mod alone;
 mod books;
 mod changes;
 mod engine;

@@ -4,6 +4,7 @@
 //! different mapping under an address between the look and the eviction.
 
 use crate::engine::{Engine, Parts};
+use crate::fds::{Identity, Room};
 use crate::gate::Gate;
 use crate::pages::Pages;
 use crate::segment::{Segment, SlotId};
@@ -16,7 +17,7 @@ use ramfold::tier::file::FileTier;
 use rustix::io::Errno;
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -107,8 +108,12 @@ pub trait Host: Send + Sync {
     /// and whoever made that, if it still runs, tells the user.
     fn die(&self, message: &str, reported: bool) -> !;
 
-    /// Keeps the program from closing a descriptor that the pager uses.
+    /// Keeps the program from closing a descriptor that the pager uses, until the pager itself closes it.
     fn protect_fd(&self, _fd: RawFd) {}
+
+    /// Called in the first of the pager's threads, which starts the others: gives them descriptors and a directory of their
+    /// own, where what the program closes, or changes its root to, means nothing. `kept` are the descriptors that they use.
+    fn leave_program(&self, _kept: &[RawFd]) {}
 
     /// Says now and then whether there is room for what the program has freed: then its allocator may keep that for a while.
     fn note_room(&self, _plenty: bool) {}
@@ -170,7 +175,10 @@ impl From<UffdError> for SetupError {
     fn from(error: UffdError) -> Self {
         match error {
             UffdError::NotPermitted => Self::NotPermitted,
-            UffdError::Unsupported(errno) => Self::Unsupported(Errno::from_raw_os_error(errno)),
+            UffdError::Unsupported(errno @ (libc::ENOSYS | libc::EINVAL)) => {
+                Self::Unsupported(Errno::from_raw_os_error(errno))
+            }
+            UffdError::Unsupported(errno) => Self::System(Errno::from_raw_os_error(errno)),
         }
     }
 }
@@ -313,25 +321,30 @@ impl Pager {
         let mut config = config.expect("management begins once");
         config.store.shrink_inline = false;
         let range = self.range();
+        let _room = Room::make_if_full();
         let slot = config.segment.attach(&|_| {})?;
         let account = Arc::new(Account::new(config.segment, slot));
+        let mut files = Vec::new();
+        if let Some(trace) = &config.trace {
+            files.push((trace.as_raw_fd(), Identity::of(trace)?));
+        }
         let parts = Parts {
             store: config.store,
             mode: config.mode,
-            tier: extents::open_tier(config.swap, &account, self.host)?,
+            tier: extents::open_tier(config.swap, &account, self.host, &mut files)?,
             reserved: Arc::clone(&self.reserved),
             pages: Pages::new(range.start, range.len())?,
             space: Arc::clone(&self.space),
             gate: Arc::clone(&self.gate),
             trace: config.trace.map(|file| Trace::new(file, &account)),
-            usage: Usage::new(account, config.whole_process)?,
+            usage: Usage::new(account, config.whole_process, self.host)?,
+            files,
         };
         let engine = Arc::new(Engine::new(parts, self.host)?);
-        engine.protect_fds();
         // All that the program has so far.
         engine.refresh_usage();
         // Before the first page is watched: a thread that the start waits for may wait for a page.
-        workers::start(&engine, self.host)?;
+        workers::start(&engine)?;
         let _inside = self.gate.enter();
         let space = self.space();
         activate::register(&engine, &space, range.clone())?;

@@ -155,7 +155,7 @@ fn getrandom(key: &mut [u8]) -> std::io::Result<()> {
 }
 
 /// An ordinary Rust program: its heap and stacks are not managed.
-struct Threads;
+pub(crate) struct Threads;
 
 impl Host for Threads {
     fn spawn(&self, name: &'static str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {

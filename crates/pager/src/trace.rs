@@ -15,7 +15,6 @@ use crate::usage::Account;
 use std::fs::File;
 use std::io::Write as _;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Text that is gathered before it is written.
@@ -48,10 +47,6 @@ impl Trace {
         let trace = Self { file, account: Arc::clone(account), lines: Mutex::default() };
         trace.begin(account.slot());
         trace
-    }
-
-    pub(crate) fn raw_fd(&self) -> RawFd {
-        self.file.as_raw_fd()
     }
 
     /// Begins anew: in a forked child, which has what its parent had not written yet.

@@ -6,6 +6,8 @@
 //! reads messages has read what the change is told by ([`crate::inbox`]): other threads wait here until then, the
 //! reader itself is told.
 
+use crate::Host;
+use crate::fds::Kept;
 use crate::sys::{self, PAGE};
 use rustix::io::Errno;
 use std::ops::Range;
@@ -39,14 +41,14 @@ const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 2;
 /// A userfaultfd of this process, with the features that the pager needs.
 #[derive(Debug)]
 pub(crate) struct Uffd {
-    fd: OwnedFd,
+    fd: Kept,
     can_move: bool,
     /// The kernel tells what the program does to the range past the pager.
     tells_changes: bool,
     /// The thread that reads messages.
     reader: AtomicU32,
     /// Asks for no permission once it is open.
-    device: Option<OwnedFd>,
+    device: Option<Kept>,
 }
 
 /// One page fault that waits to be resolved.
@@ -105,6 +107,12 @@ pub enum UffdError {
     NotPermitted,
     /// The kernel lacks it, or a feature that the pager needs.
     Unsupported(i32),
+}
+
+impl From<Errno> for UffdError {
+    fn from(errno: Errno) -> Self {
+        Self::Unsupported(errno.raw_os_error())
+    }
 }
 
 #[repr(C)]
@@ -170,43 +178,25 @@ pub(crate) struct Message {
 /// # Errors
 /// [`UffdError`] if userfaultfd cannot be used at all.
 pub fn kernel_can_move() -> Result<bool, UffdError> {
-    Uffd::open().map(|uffd| uffd.can_move())
+    with_features(open_fd).map(|(_, can_move)| can_move)
 }
 
 impl Uffd {
     /// Opens a userfaultfd that also serves faults of system calls, and the device for those of forked children.
-    pub(crate) fn open() -> Result<Self, UffdError> {
-        let mut opened = Self::with(open_fd)?;
-        opened.device = open_device().ok();
-        Ok(opened)
+    pub(crate) fn open(host: &'static dyn Host) -> Result<Self, UffdError> {
+        let (fd, can_move) = with_features(open_fd)?;
+        let (tells_changes, reader) = (sys::can_discard_unseen(), AtomicU32::new(0));
+        let device = open_device().ok().map(|device| Kept::new(device, host)).transpose()?;
+        Ok(Self { fd: Kept::new(fd, host)?, can_move, tells_changes, reader, device })
     }
 
-    /// Another one, for a forked child: allowed also when the process has given up what allowed the first.
-    pub(crate) fn another(&self) -> Result<Self, UffdError> {
-        Self::with(|| open_fd().or_else(|error| self.device.as_ref().map_or(Err(error), new_from)))
-    }
-
-    fn with(open_fd: impl Fn() -> Result<OwnedFd, UffdError>) -> Result<Self, UffdError> {
-        const ALWAYS: u64 = FEATURE_PAGEFAULT_FLAG_WP | FEATURE_THREAD_ID;
-        const EVENTS: u64 = FEATURE_EVENT_REMAP | FEATURE_EVENT_REMOVE | FEATURE_EVENT_UNMAP;
-        // What the pager itself drops must not be told: it would wait for itself.
-        let tells_changes = sys::can_discard_unseen();
-        let events = if tells_changes { EVENTS } else { 0 };
-        for features in [ALWAYS | events | FEATURE_MOVE, ALWAYS | events] {
-            let fd = open_fd()?;
-            let mut arg = ApiArg { api: API, features, ..ApiArg::default() };
-            match ioctl(fd.as_raw_fd(), linux_raw_sys::ioctl::UFFDIO_API.into(), &mut arg) {
-                Ok(()) => {
-                    let fd = crate::fds::raise(fd)
-                        .map_err(|errno| UffdError::Unsupported(errno.raw_os_error()))?;
-                    let (can_move, reader) = (features & FEATURE_MOVE != 0, AtomicU32::new(0));
-                    return Ok(Self { fd, can_move, tells_changes, reader, device: None });
-                }
-                Err(Errno::INVAL) => {}
-                Err(errno) => return Err(UffdError::Unsupported(errno.raw_os_error())),
-            }
-        }
-        Err(UffdError::Unsupported(Errno::INVAL.raw_os_error()))
+    /// Opens another in its place, in a forked child: allowed also when the process has given up what allowed the first.
+    pub(crate) fn renew(&self) -> Result<(), UffdError> {
+        let from_device = |error| match &self.device {
+            Some(device) if device.is_open() => new_from(device.as_fd()),
+            _ => Err(error),
+        };
+        self.fd.renew(|| with_features(|| open_fd().or_else(from_device)).map(|(fd, _)| fd))
     }
 
     /// The kernel has UFFDIO_MOVE (6.8).
@@ -214,12 +204,12 @@ impl Uffd {
         self.can_move
     }
 
-    pub(crate) fn raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+    pub(crate) fn descriptor(&self) -> &Kept {
+        &self.fd
     }
 
-    pub(crate) fn device_fd(&self) -> Option<RawFd> {
-        self.device.as_ref().map(AsRawFd::as_raw_fd)
+    pub(crate) fn device(&self) -> Option<&Kept> {
+        self.device.as_ref()
     }
 
     /// From now on a touch of a missing page (or a write to a protected one) of the range waits for us.
@@ -262,7 +252,8 @@ impl Uffd {
     /// Waits for messages; as many as are there and fit.
     pub(crate) fn read(&self, messages: &mut [Message]) -> Result<usize, Errno> {
         // SAFETY: the pointer and the length are those of a slice of plain integers, valid for any bytes.
-        let got = unsafe { libc::read(self.raw_fd(), messages.as_mut_ptr().cast(), size_of_val(messages)) };
+        let got =
+            unsafe { libc::read(self.fd.raw_fd(), messages.as_mut_ptr().cast(), size_of_val(messages)) };
         match usize::try_from(got) {
             Ok(bytes) => Ok(bytes / size_of::<Message>()),
             Err(_) => Err(last_errno()),
@@ -371,7 +362,10 @@ impl Uffd {
     }
 
     fn ioctl<T>(&self, request: u64, arg: &mut T) -> Result<(), Errno> {
-        ioctl(self.raw_fd(), request, arg)
+        match ioctl(self.fd.raw_fd(), request, arg) {
+            Err(Errno::BADF | Errno::NOTTY) => self.fd.lost(),
+            result => result,
+        }
     }
 }
 
@@ -432,19 +426,37 @@ fn open_fd() -> Result<OwnedFd, UffdError> {
         return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     match last_errno() {
-        Errno::PERM | Errno::ACCESS => new_from(&open_device()?),
-        errno => Err(UffdError::Unsupported(errno.raw_os_error())),
+        Errno::PERM | Errno::ACCESS => new_from(open_device()?.as_fd()),
+        errno => Err(errno.into()),
     }
+}
+
+/// A new userfaultfd with the features that are needed, and whether it can move pages.
+fn with_features(open_fd: impl Fn() -> Result<OwnedFd, UffdError>) -> Result<(OwnedFd, bool), UffdError> {
+    const LEAST: u64 = FEATURE_PAGEFAULT_FLAG_WP | FEATURE_THREAD_ID;
+    const EVENTS: u64 = FEATURE_EVENT_REMAP | FEATURE_EVENT_REMOVE | FEATURE_EVENT_UNMAP;
+    // What the pager itself drops must not be told: it would wait for itself.
+    let least = if sys::can_discard_unseen() { LEAST | EVENTS } else { LEAST };
+    for features in [least | FEATURE_MOVE, least] {
+        let fd = open_fd()?;
+        let mut arg = ApiArg { api: API, features, ..ApiArg::default() };
+        match ioctl(fd.as_raw_fd(), linux_raw_sys::ioctl::UFFDIO_API.into(), &mut arg) {
+            Ok(()) => return Ok((fd, features & FEATURE_MOVE != 0)),
+            Err(Errno::INVAL) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Err(Errno::INVAL.into())
 }
 
 /// /dev/userfaultfd (6.1): permission by file mode.
 fn open_device() -> Result<OwnedFd, UffdError> {
     use rustix::fs::{Mode, OFlags};
     let device = rustix::fs::open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-    device.and_then(crate::fds::raise).map_err(|_| UffdError::NotPermitted)
+    device.map_err(|_| UffdError::NotPermitted)
 }
 
-fn new_from(device: &OwnedFd) -> Result<OwnedFd, UffdError> {
+fn new_from(device: BorrowedFd<'_>) -> Result<OwnedFd, UffdError> {
     // SAFETY: the request takes flags by value and returns a new descriptor.
     let fd = unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW, libc::O_CLOEXEC) };
     if fd < 0 {
@@ -483,7 +495,7 @@ mod tests {
 
     #[test]
     fn what_is_moved_is_told_also_when_it_changes_meanwhile() {
-        let uffd = match Uffd::open() {
+        let uffd = match Uffd::open(&crate::region::Threads) {
             Ok(uffd) if uffd.can_move() => uffd,
             other => return eprintln!("skipped: needs UFFDIO_MOVE ({other:?})"),
         };

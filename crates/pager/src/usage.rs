@@ -10,13 +10,14 @@
 //! Two marks steer eviction: over *low* (the limit less a small reserve) the evictor works until under it; over
 //! *high* (the limit itself) a fault makes room before it takes a page.
 
-use crate::engine::open_own;
+use crate::Host;
+use crate::fds::{Kept, Proc};
 use crate::segment::{Gauge, Segment, SlotId};
 use crate::sys::{self, PAGE};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -38,7 +39,10 @@ pub(crate) struct Account {
 #[derive(Debug)]
 pub(crate) struct Usage {
     pub(crate) account: Arc<Account>,
-    statm: OwnedFd,
+    pub(crate) proc: Proc,
+    statm: Kept,
+    /// Bytes that were read from it last.
+    seen: AtomicU64,
     /// Memory that is not managed counts too.
     whole_process: bool,
     /// Bytes of resident pages and pool when they were last entered.
@@ -62,11 +66,18 @@ impl Account {
 }
 
 impl Usage {
-    pub(crate) fn new(account: Arc<Account>, whole_process: bool) -> Result<Self, Errno> {
-        let statm = open_own("/proc/self/statm")?;
+    pub(crate) fn new(
+        account: Arc<Account>,
+        whole_process: bool,
+        host: &'static dyn Host,
+    ) -> Result<Self, Errno> {
+        let proc = Proc::new(host)?;
+        let statm = Kept::new(proc.open("self/statm")?, host)?;
         Ok(Self {
             account,
+            proc,
             statm,
+            seen: AtomicU64::new(0),
             whole_process,
             entered: AtomicU64::new(0),
             related: AtomicBool::new(false),
@@ -83,8 +94,8 @@ impl Usage {
         self.account.slot()
     }
 
-    pub(crate) fn raw_fd(&self) -> RawFd {
-        self.statm.as_raw_fd()
+    pub(crate) fn statm(&self) -> &Kept {
+        &self.statm
     }
 
     /// Before a fork: a slot for the child, which inherits all that this process has but for so many pages, which it copies at once.
@@ -102,10 +113,10 @@ impl Usage {
         Ok(())
     }
 
-    /// Reads usage through the calling thread from now on, under the old descriptor's number: /proc tells nothing
-    /// more through a thread that has ended, and the program's first thread may end before the program.
+    /// Reads usage through the calling thread from now on: /proc tells nothing more through a thread that has ended, and
+    /// the program's first thread may end before the program. Nobody else is inside the gate.
     pub(crate) fn follow_thread(&self) -> Result<(), Errno> {
-        crate::fds::replace(self.raw_fd(), open_own("/proc/thread-self/statm")?)
+        self.statm.renew(|| self.proc.open("thread-self/statm"))
     }
 
     /// Enters what this process has now, in bytes.
@@ -153,7 +164,7 @@ impl Usage {
             return;
         }
         let worked = sys::thread_ns();
-        if let Some(private) = private_bytes() {
+        if let Some(private) = private_bytes(&self.proc) {
             let shared = self.anonymous().saturating_sub(private);
             let found = self.segment().inherited_at_most(self.slot(), shared);
             self.divided.fetch_add(found, Ordering::Relaxed);
@@ -216,21 +227,27 @@ impl Usage {
         (self.segment().in_use() + held).saturating_sub(self.entered.load(Ordering::Relaxed))
     }
 
-    /// RssAnon in bytes.
+    /// RssAnon in bytes; as it was last where it cannot be read: the thread that it is read through has ended
+    /// ([`crate::alone`]), or the program has closed the descriptor for its own threads.
     fn anonymous(&self) -> u64 {
         let mut text = [0u8; 128];
-        let len = rustix::io::pread(self.statm.as_fd(), &mut text, 0).unwrap_or(0);
+        let len = match rustix::io::pread(self.statm.as_fd(), &mut text, 0) {
+            Ok(len @ 1..) => len,
+            _ => return self.seen.load(Ordering::Relaxed),
+        };
         let mut fields = text[..len].split(|byte| *byte == b' ').skip(1).map(number);
         let resident = fields.next().unwrap_or(0);
         let shared = fields.next().unwrap_or(0);
-        resident.saturating_sub(shared) * PAGE as u64
+        let anonymous = resident.saturating_sub(shared) * PAGE as u64;
+        self.seen.store(anonymous, Ordering::Relaxed);
+        anonymous
     }
 }
 
 /// Bytes of pages that only this process has and has written to; `None` if that cannot be read.
-fn private_bytes() -> Option<u64> {
+fn private_bytes(proc: &Proc) -> Option<u64> {
     let mut text = String::new();
-    File::from(open_own("/proc/thread-self/smaps_rollup").ok()?).read_to_string(&mut text).ok()?;
+    File::from(proc.open("thread-self/smaps_rollup").ok()?).read_to_string(&mut text).ok()?;
     let size = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:"))?;
     size.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
 }

@@ -1,6 +1,5 @@
 //! The pager's three threads: handler, evictor, keeper.
 
-use crate::Host;
 use crate::engine::{Engine, STAGING_BLOCKS};
 use crate::evict::Evictor;
 use crate::fault::Handler;
@@ -17,6 +16,9 @@ const EVICTOR_BLOCKS: usize = 8;
 /// Places of the staging window that the handler uses when it has to make room itself.
 const HANDLER_BLOCKS: usize = 2;
 
+/// How many threads there are.
+pub(crate) const THREADS: usize = 3;
+
 /// How long the evictor stays awake when it has done its work: a fault or two.
 const AWAKE: Duration = Duration::from_micros(200);
 /// How often the keeper does its work, and how often where memory is short and in common with other processes.
@@ -29,19 +31,34 @@ const OTHERS_TURNS: u32 = 5;
 const OTHERS_TURN: Duration = Duration::from_micros(200);
 
 /// Starts the threads, the handler first: a thread that starts may need managed memory before its first line (libc
-/// looks at the locale, which the program may have made with malloc). For the handler itself the caller stands in.
-/// They end when the engine stops.
-pub(crate) fn start(engine: &Arc<Engine>, host: &dyn Host) -> Result<(), Errno> {
+/// looks at the locale, which the program may have made with malloc). The handler starts the others, which have descriptors
+/// in common with it; until then the caller stands in for it. They end when the engine stops.
+pub(crate) fn start(engine: &Arc<Engine>) -> Result<(), Errno> {
     // A child that was forked while its parent's handler had rung and not yet silenced the bell.
     engine.staging.silence();
-    spawn(host, "ramfold-fault", engine, |engine| {
+    spawn(engine, "ramfold-fault", |engine| {
+        let begun = begin(engine).err().map_or(0, Errno::raw_os_error);
+        engine.failure.store(begun, Ordering::Release);
         engine.staging.ring();
         engine.staging.silence();
         handler(engine).run(engine);
     })?;
     handler(engine).stand_in(engine);
-    spawn(host, "ramfold-evict", engine, evict)?;
-    spawn(host, "ramfold-keep", engine, keep)
+    match engine.failure.load(Ordering::Acquire) {
+        0 => Ok(()),
+        errno => Err(Errno::from_raw_os_error(errno)),
+    }
+}
+
+/// What the handler does before it handles.
+fn begin(engine: &Arc<Engine>) -> Result<(), Errno> {
+    {
+        let _closed = engine.gate.close_scoped();
+        engine.usage.follow_thread()?;
+    }
+    engine.host.leave_program(&engine.descriptors());
+    spawn(engine, "ramfold-evict", |engine| evict(engine))?;
+    spawn(engine, "ramfold-keep", |engine| keep(engine))
 }
 
 fn handler(engine: &Engine) -> Handler {
@@ -49,10 +66,12 @@ fn handler(engine: &Engine) -> Handler {
     Handler::new(engine, Evictor::of_handler(engine, EVICTOR_BLOCKS..EVICTOR_BLOCKS + HANDLER_BLOCKS))
 }
 
-fn spawn(host: &dyn Host, name: &'static str, engine: &Arc<Engine>, body: fn(&Engine)) -> Result<(), Errno> {
+fn spawn(engine: &Arc<Engine>, name: &'static str, body: fn(&Arc<Engine>)) -> Result<(), Errno> {
+    let host = engine.host;
     let engine = Arc::clone(engine);
     let body = move || {
         let fatal = FatalPanic(&engine);
+        engine.threads().push(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned());
         body(&engine);
         std::mem::forget(fatal);
     };
@@ -145,9 +164,6 @@ fn is_left_to_others(engine: &Engine) -> bool {
 /// Writes back when the pool is full, shares the pool's bound with other processes, publishes the counters, and tells the
 /// program's allocator whether memory is short.
 fn keep(engine: &Engine) {
-    if let Err(errno) = engine.usage.follow_thread() {
-        engine.die(&format!("the memory in use cannot be told ({errno})"));
-    }
     let mut next_reap = Instant::now();
     while !engine.stopping.load(Ordering::Acquire) {
         {

@@ -1,4 +1,5 @@
-/* Copies of the process that are made without fork(): clone() without CLONE_VM, and the same by syscall().
+/* Copies of the process that are made without fork(): clone() without CLONE_VM, and the same by syscall(), which also leads to
+ * what this library has in the place of other system calls.
  *
  * The child has a pager of its own only if fork.rs knows of the copy; else what is away would read as zeros there. What
  * shares the parent's memory is passed on as it is. Not seen, as by any library: a system call made by the program's own
@@ -15,6 +16,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #ifndef SYS_clone3
 #define SYS_clone3 435
@@ -31,6 +33,10 @@ struct new_process {
 /* fork.rs: everything stands still, with the pages of those addresses in memory. */
 void ramfold_begin_copy(const uintptr_t *touched, size_t count);
 void ramfold_end_copy(int in_child);
+
+/* Not in the headers of every libc that this is built with. */
+int ramfold_close_range(unsigned first, unsigned last, int flags) __asm__("close_range");
+int ramfold_execveat(int directory, const char *path, char *const *argv, char *const *envp, int flags) __asm__("execveat");
 
 static int (*real_clone)(int (*)(void *), void *, int, void *, ...);
 
@@ -68,6 +74,11 @@ int ramfold_clone(int (*function)(void *), void *stack, int flags, void *argumen
     ramfold_end_copy(0);
     errno = error;
     return pid;
+}
+
+/* For sys.rs. */
+long ramfold_system_call(long number, long a, long b, long c, long d, long e, long f) {
+    return ramfold_call(number, a, b, c, d, e, f);
 }
 
 static long call(long number, const long a[6]) {
@@ -117,6 +128,16 @@ long ramfold_syscall(long number, ...) {
 #ifdef SYS_fork
     case SYS_fork: return copy_process(number, a, NULL, 0);
 #endif
+    case SYS_close: return close((int)a[0]);
+#ifdef SYS_dup2
+    case SYS_dup2: return dup2((int)a[0], (int)a[1]);
+#endif
+    case SYS_dup3: return dup3((int)a[0], (int)a[1], (int)a[2]);
+    case SYS_close_range: return ramfold_close_range((unsigned)a[0], (unsigned)a[1], (int)a[2]);
+    case SYS_unshare: return unshare((int)a[0]);
+    case SYS_setns: return setns((int)a[0], (int)a[1]);
+    case SYS_execve: return execve((const char *)a[0], (char *const *)a[1], (char *const *)a[2]);
+    case SYS_execveat: return ramfold_execveat((int)a[0], (const char *)a[1], (char *const *)a[2], (char *const *)a[3], (int)a[4]);
     default: return call(number, a);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Daemons, shells and language runtimes close all descriptors they do not know. The pager's (userfaultfd, swap
 //! file, shared segment) are registered here, and look closed to the program: close answers EBADF, close_range goes
-//! around them, dup2 onto them fails.
+//! around them, dup2 onto them fails; so also by libc's `syscall` (clone.c). The pager's threads have a table of their own,
+//! where the program's own system calls close nothing.
 
 use std::ffi::{c_int, c_uint};
 use std::os::fd::RawFd;
@@ -88,6 +89,37 @@ pub extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_in
 fn raw_close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // SAFETY: the program's own descriptors.
     unsafe { sys::call_int(libc::SYS_close_range, [first as usize, last as usize, uint(flags), 0, 0]) }
+}
+
+/// Gives this thread, and those that it starts, a table of descriptors of its own, with these of the program's in it and no
+/// others: what the program closes by system calls of its own stays open here, and what it closes is not held open here.
+pub fn take_own_table(kept: &[RawFd]) {
+    let mut kept: Vec<c_uint> = kept.iter().filter_map(|fd| c_uint::try_from(*fd).ok()).collect();
+    kept.sort_unstable();
+    let Some(last) = kept.last() else { return };
+    if raw_close_range(last + 1, c_uint::MAX, libc::CLOSE_RANGE_UNSHARE.cast_signed()) != 0 {
+        // Before 5.9, or not permitted: then the table is the program's.
+        return;
+    }
+    let mut from = 0;
+    for fd in kept {
+        if fd > from {
+            raw_close_range(from, fd - 1, 0);
+        }
+        from = fd + 1;
+    }
+}
+
+/// Gives this thread, and those that it starts, a root and a working directory of its own: a program that is the only one to
+/// have its own may enter another mount namespace.
+pub fn take_own_directory() {
+    // SAFETY: nothing of the program is touched; the path ends with a zero byte.
+    unsafe {
+        if sys::call(libc::SYS_unshare, [uint(libc::CLONE_FS), 0, 0, 0, 0]) == 0 {
+            // Where the program was is not kept from being unmounted.
+            sys::call(libc::SYS_chdir, [c"/".as_ptr().addr(), 0, 0, 0, 0]);
+        }
+    }
 }
 
 /// From `first` on, as glibc's.

@@ -70,6 +70,11 @@ impl Host for Program {
         }
     }
 
+    fn leave_program(&self, kept: &[RawFd]) {
+        descriptors::take_own_table(kept);
+        descriptors::take_own_directory();
+    }
+
     fn note_room(&self, plenty: bool) {
         heap::purge_soon(!plenty);
     }
@@ -103,5 +108,12 @@ fn complain(message: &str) {
     let line = format!("ramfold: {message}\n");
     // SAFETY: descriptor 2 is only written to; if the program closed it, the write fails.
     let stderr = unsafe { std::os::fd::BorrowedFd::borrow_raw(2) };
-    let _ = rustix::io::write(stderr, line.as_bytes());
+    if rustix::io::write(stderr, line.as_bytes()).is_err() {
+        // A thread of the pager's has none.
+        use rustix::fs::{Mode, OFlags};
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        if let Ok(stderr) = rustix::fs::open("/proc/self/fd/2", flags, Mode::empty()) {
+            let _ = rustix::io::write(stderr, line.as_bytes());
+        }
+    }
 }

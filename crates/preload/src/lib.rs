@@ -12,6 +12,7 @@
 //! | pthread_create, thrd_create | tables of threads stay out of managed memory; threads are counted | threads.rs |
 //! | fopen and its family | so do streams | streams.rs |
 //! | close, dup2, close_range, ... | the pager's descriptors stay open | descriptors.rs |
+//! | unshare, setns | the kernel refuses some of it to a process with threads | namespaces.rs |
 //!
 //! The first library itself replaces two more:
 //!
@@ -39,6 +40,7 @@ mod libc_data;
 mod loader;
 mod lock;
 mod mappings;
+mod namespaces;
 mod real;
 mod running;
 mod stack;

@@ -1,9 +1,22 @@
 //! The system calls behind the functions that this library replaces.
 //!
-//! `libc::syscall` is not replaced by anything here; it sets errno and returns -1 as the replaced functions do.
-//! Asking the dynamic linker for the original instead would allocate.
+//! They set errno and return -1 as the replaced functions do. libc's `syscall` is one of those, and asking the dynamic linker
+//! for the original would allocate.
 
 use std::ffi::{c_int, c_long, c_void};
+
+unsafe extern "C" {
+    /// In clone.c: -1 and errno on failure.
+    fn ramfold_system_call(
+        number: c_long,
+        a: usize,
+        b: usize,
+        c: usize,
+        d: usize,
+        e: usize,
+        f: usize,
+    ) -> c_long;
+}
 
 pub const PAGE: usize = 4096;
 
@@ -35,7 +48,7 @@ pub fn pages(len: usize) -> Option<usize> {
 /// A system call of up to five arguments: -1 and errno on failure.
 pub unsafe fn call(number: c_long, args: [usize; 5]) -> c_long {
     // SAFETY: forwarded to the caller.
-    unsafe { libc::syscall(number, args[0], args[1], args[2], args[3], args[4]) }
+    unsafe { ramfold_system_call(number, args[0], args[1], args[2], args[3], args[4], 0) }
 }
 
 /// The same for the calls that return an int.
@@ -54,7 +67,11 @@ pub unsafe fn mmap(
     offset: i64,
 ) -> *mut c_void {
     // SAFETY: forwarded to the caller.
-    unsafe { libc::syscall(libc::SYS_mmap, addr, len, prot, flags, fd, offset) as *mut c_void }
+    unsafe {
+        let [prot, flags, fd] = [prot, flags, fd].map(|value| value as isize as usize);
+        let at = ramfold_system_call(libc::SYS_mmap, addr.addr(), len, prot, flags, fd, offset as usize);
+        std::ptr::with_exposed_provenance_mut(at as usize)
+    }
 }
 
 pub unsafe fn munmap(addr: usize, len: usize) -> c_int {

@@ -47,6 +47,11 @@ pub fn only_this_one() {
     running::only_this_one();
 }
 
+/// Whether the program has one thread.
+pub fn is_only_one() -> bool {
+    PROGRAM_THREADS.load(Ordering::Relaxed) == 1
+}
+
 fn watch(round: usize) {
     if let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) {
         // SAFETY: the key exists.

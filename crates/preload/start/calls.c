@@ -40,6 +40,8 @@ KERNEL(munlock, SYS_munlock)
 KERNEL(munlockall, SYS_munlockall)
 KERNEL(dup3, SYS_dup3)
 KERNEL(close_range, SYS_close_range)
+KERNEL(unshare, SYS_unshare)
+KERNEL(setns, SYS_setns)
 
 int first_pkey_mprotect(void *addr, size_t len, int prot, int key) {
     if (key == -1) return (int)first_mprotect((long)addr, (long)len, prot, 0, 0, 0);
@@ -72,7 +74,13 @@ int first_clone(int (*function)(void *), void *stack, int flags, void *argument,
     return __clone(function, stack, flags, argument, parent_tid, tls, child_tid);
 }
 
+/* exec.c. */
+extern int execve(const char *, char *const *, char *const *), execveat(int, const char *, char *const *, char *const *, int);
+
 long first_syscall(long number, long a, long b, long c, long d, long e, long f) {
+    if (number == SYS_execve) return execve((const char *)a, (char *const *)b, (char *const *)c);
+    if (number == SYS_execveat)
+        return execveat((int)a, (const char *)b, (char *const *)c, (char *const *)d, (int)e);
     return ramfold_call(number, a, b, c, d, e, f);
 }
 

@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -114,10 +115,20 @@ static int setting(const char *key, char *value, size_t room) {
     return found;
 }
 
+/* Lets this process, which has one thread, open as many files as its hard limit says. */
+static int make_room(struct rlimit *before, struct rlimit *most) {
+    if (ramfold_call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)before, 0, 0)) return 0;
+    most->rlim_cur = most->rlim_max = before->rlim_max;
+    return before->rlim_cur != before->rlim_max && !ramfold_call(SYS_prlimit64, 0, RLIMIT_NOFILE, (long)most, 0, 0, 0);
+}
+
 static void load_engine(void) {
     char path[128] = "";
     setting("library", path, sizeof path);
+    struct rlimit before, most;
+    int has_room = make_room(&before, &most);
     void *engine = *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (has_room) ramfold_call(SYS_prlimit64, 0, RLIMIT_NOFILE, (long)&before, 0, 0, 0);
     if (!engine && ramfold_call(SYS_faccessat, AT_FDCWD, (long)path, R_OK, 0, 0, 0)) {
         atomic_store(&state, LOST);
         return complain("ramfold: this process is not held under the limit any more (has ramfold run ended?)\n");

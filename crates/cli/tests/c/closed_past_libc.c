@@ -1,0 +1,61 @@
+/* A program closes every descriptor but the first three, by libc's syscall() and by an instruction of its own. Its memory is
+   what it was, and its pipes are closed when it closes them. */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <fcntl.h>
+
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+
+#define PAGES 3072ul
+
+static long by_instruction(unsigned first) {
+#if defined(__x86_64__)
+    long result;
+    register long flags __asm__("rdx") = 0;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(SYS_close_range), "D"((long)first), "S"(-1l), "r"(flags)
+                     : "rcx", "r11", "memory");
+    return result;
+#elif defined(__aarch64__)
+    register long number __asm__("x8") = SYS_close_range, x0 __asm__("x0") = first;
+    register long last __asm__("x1") = -1, flags __asm__("x2") = 0;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(number), "r"(last), "r"(flags) : "memory");
+    return x0;
+#endif
+}
+
+static void look(const unsigned char *memory) {
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 0; i < PAGES; i++) must(holds(memory + i * PAGE, PAGE, i));
+        press();
+    }
+}
+
+int main(int argc, char **argv) {
+    arguments(argc, argv);
+    int ends[2];
+    char byte;
+    must(pipe(ends) == 0);
+    unsigned char *memory = map_rw(PAGES * PAGE);
+    for (size_t i = 0; i < PAGES; i++) fill(memory + i * PAGE, PAGE, i);
+    press();
+    must(close(ends[1]) == 0 && read(ends[0], &byte, 1) == 0);
+    long result = syscall(SYS_close_range, 3, ~0u, 0);
+    if (result == -1 && errno == ENOSYS) {
+        fprintf(stderr, "needs close_range (5.9)\n");
+        return 77;
+    }
+    must(result == 0 && fcntl(ends[0], F_GETFD) == -1);
+    look(memory);
+    must(open("/dev/null", O_RDWR) == 3 && dup2(3, 4) == 4 && syscall(SYS_close, 4) == 0);
+    must(syscall(SYS_close, 4) == -1 && errno == EBADF);
+    must(by_instruction(3) == 0);
+    must(open("/dev/null", O_RDWR) == 3);
+    for (int fd = 4; fd < 960; fd++) dup2(3, fd);
+    look(memory);
+    return 0;
+}

@@ -1,0 +1,76 @@
+//! unshare and setns: what the kernel refuses a program for the pager's threads is tried again without them.
+//!
+//! A program with one thread may enter a user namespace. With the pager's it has four. So where the kernel has refused such a
+//! call, and the program's own thread is the only one of it, the pager's end meanwhile. What would keep them from being started
+//! again, a PID or time namespace for children, is entered afterwards.
+
+use std::ffi::{c_int, c_long};
+
+use rustix::thread::Timespec;
+
+use crate::tls::Internal;
+use crate::{host, init, stack, sys, threads};
+
+/// Namespaces of this process's children only, in which no thread can be started.
+const OF_CHILDREN: c_int = libc::CLONE_NEWPID | CLONE_NEWTIME;
+const CLONE_NEWTIME: c_int = 0x80;
+
+#[unsafe(no_mangle)]
+pub extern "C" fn unshare(flags: c_int) -> c_int {
+    enter(libc::SYS_unshare, [0, flags], 1, true)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn setns(fd: c_int, kinds: c_int) -> c_int {
+    enter(libc::SYS_setns, [fd, kinds], 0, kinds & !OF_CHILDREN != 0)
+}
+
+/// Makes the call; its arguments are those from `first` on, the flags the last. `parted`: it can be made flag by flag.
+fn enter(number: c_long, arguments: [c_int; 2], first: usize, parted: bool) -> c_int {
+    let call = move |flags: c_int| {
+        let mut given = [0; 5];
+        for (to, value) in given.iter_mut().zip(&[arguments[0], flags][first..]) {
+            *to = value.cast_unsigned() as usize;
+        }
+        // SAFETY: arguments by value, the program's.
+        unsafe { sys::call_int(number, given) }
+    };
+    let flags = arguments[1];
+    let result = call(flags);
+    if result == 0 || !is_refusal(sys::errno()) || !threads::is_only_one() {
+        return result;
+    }
+    let errno = sys::errno();
+    let later = if parted { flags & OF_CHILDREN } else { 0 };
+    let alone = {
+        let _internal = Internal::enter();
+        stack::run(move || match init::pager().without_threads(|| patiently(|| call(flags & !later))) {
+            Ok(result) => result,
+            Err(error) => host::refuse(&error.to_string()),
+        })
+    };
+    match alone {
+        Some((0, _)) if later != 0 => call(later),
+        Some((0, _)) => 0,
+        Some((_, errno)) => sys::fail(errno),
+        None => sys::fail(errno),
+    }
+}
+
+/// What the call returns, and errno. The kernel finds no thread by its id any more some instructions before it has forgotten it.
+fn patiently(call: impl Fn() -> c_int) -> (c_int, c_int) {
+    const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
+    let mut tries = 20;
+    loop {
+        let result = (call(), sys::errno());
+        tries -= 1;
+        if tries == 0 || result.0 == 0 || !is_refusal(result.1) {
+            return result;
+        }
+        let _ = rustix::thread::nanosleep(&PAUSE);
+    }
+}
+
+fn is_refusal(errno: c_int) -> bool {
+    matches!(errno, libc::EINVAL | libc::EUSERS)
+}
