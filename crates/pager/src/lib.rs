@@ -8,6 +8,7 @@
 //! touched page comes back), `evict` (a cold block leaves), `pages` (where each page is).
 
 mod activate;
+mod advise;
 mod books;
 mod engine;
 mod event;
@@ -15,11 +16,13 @@ mod evict;
 mod extents;
 mod fault;
 mod fds;
+mod foreign;
 mod fork;
 mod fresh;
 mod futex;
 mod gate;
 mod guard;
+mod inherit;
 mod mapping;
 pub mod pager;
 mod pages;
@@ -36,6 +39,7 @@ mod uffd;
 mod usage;
 mod workers;
 
-pub use pager::{Advice, Config, Host, MapError, Mode, Pager, Prot, SetupError};
+pub use foreign::{Call, Move};
+pub use pager::{Config, Host, MapError, Mode, Pager, Prot, SetupError};
 pub use region::{Region, RegionError, RegionOptions};
 pub use uffd::{UffdError, kernel_can_move};

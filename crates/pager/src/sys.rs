@@ -27,6 +27,36 @@ pub(crate) fn reserve_over(addr: usize, len: usize) -> Result<(), Errno> {
     map_anonymous(Some(addr), len, ProtFlags::empty()).map(drop)
 }
 
+/// The same where nothing is mapped: EEXIST if anything is.
+pub(crate) fn reserve_free(addr: usize, len: usize) -> Result<(), Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: replaces nothing.
+    match unsafe { libc::syscall(libc::SYS_mmap, addr, len, libc::PROT_NONE, flags, -1, 0) } {
+        -1 => Err(last_errno()),
+        _ => Ok(()),
+    }
+}
+
+/// Takes a reserved range in which nothing is out of the address space, for who is about to put something there.
+pub(crate) fn open_hole(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's: a part of the reserved range in which nothing is.
+    unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(addr), len) }
+}
+
+/// madvise of what is not the pager's, as the program called it.
+pub(crate) fn advise_foreign(addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: the program's own call, on memory of its own.
+    match unsafe { libc::syscall(libc::SYS_madvise, addr, len, advice) } {
+        -1 => Err(last_errno()),
+        _ => Ok(()),
+    }
+}
+
+fn last_errno() -> Errno {
+    // SAFETY: the address of this thread's errno is always valid.
+    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+}
+
 fn map_anonymous(at: Option<usize>, len: usize, prot: ProtFlags) -> Result<usize, Errno> {
     let mut flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     if at.is_some() {

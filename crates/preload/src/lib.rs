@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | malloc, free and their family | the heap lies in managed memory | heap.rs, large.rs |
 //! | mmap and its family, brk, sbrk | so does other private anonymous memory | mappings.rs, brk.rs |
+//! | shmat, shmdt | what is attached inside managed memory is not the pager's | shared.rs |
 //! | `_Fork`, clone, syscall, and handlers for fork | the child needs its own copy of what is evicted | fork.rs, clone.c, gate.rs |
 //! | pthread_create, thrd_create | tables of threads stay out of managed memory; threads are counted | threads.rs |
 //! | fopen and its family | so do streams | streams.rs |
@@ -41,6 +42,7 @@ mod lock;
 mod mappings;
 mod real;
 mod running;
+mod shared;
 mod stack;
 mod streams;
 mod sys;

@@ -38,6 +38,8 @@ KERNEL(mlock, SYS_mlock)
 KERNEL(mlock2, SYS_mlock2)
 KERNEL(munlock, SYS_munlock)
 KERNEL(munlockall, SYS_munlockall)
+KERNEL(shmat, SYS_shmat)
+KERNEL(shmdt, SYS_shmdt)
 KERNEL(dup3, SYS_dup3)
 KERNEL(close_range, SYS_close_range)
 
