@@ -21,11 +21,14 @@ macro_rules! properties {
 }
 
 properties!(
+    address_limit,
     altstack,
     brk,
     coroutines,
     descriptors,
     direct_io,
+    foreign,
+    fork_advice,
     fork_chain,
     fork_content,
     heap,

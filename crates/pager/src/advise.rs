@@ -33,9 +33,13 @@ fn meaning(value: i32) -> Result<Advice, MapError> {
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => Advice::Drop,
         libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => Advice::WillNeed,
         libc::MADV_COLD | libc::MADV_PAGEOUT => Advice::Cold,
-        libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => Advice::OnFork,
+        libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
+            Advice::OnFork
+        }
         libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL => Advice::Nothing,
-        libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => Advice::Nothing,
+        libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => {
+            Advice::Nothing
+        }
         libc::MADV_DONTDUMP | libc::MADV_DODUMP => Advice::Nothing,
         _ => return Err(MapError::Invalid),
     })

@@ -39,7 +39,13 @@ impl Pager {
     ///
     /// # Errors
     /// What `call` answers; EEXIST where nothing may be replaced and something is mapped.
-    pub fn map_foreign(&self, addr: usize, len: usize, replace: bool, call: Call<'_>) -> Result<usize, MapError> {
+    pub fn map_foreign(
+        &self,
+        addr: usize,
+        len: usize,
+        replace: bool,
+        call: Call<'_>,
+    ) -> Result<usize, MapError> {
         let range = self.checked(addr, len)?;
         let _closed = self.gate.close_scoped();
         let mut space = self.space();
@@ -80,7 +86,13 @@ impl Pager {
     ///
     /// # Errors
     /// As mremap.
-    pub fn remap_foreign(&self, old: usize, old_len: usize, to: Move, call: Call<'_>) -> Result<usize, MapError> {
+    pub fn remap_foreign(
+        &self,
+        old: usize,
+        old_len: usize,
+        to: Move,
+        call: Call<'_>,
+    ) -> Result<usize, MapError> {
         let from = self.checked(old, old_len)?;
         let len = page_aligned(to.len)?;
         let _closed = self.gate.close_scoped();
@@ -223,7 +235,8 @@ impl Pager {
             let group = engine.pages.lock(part.start);
             if !group.is_empty(part.start) {
                 let resident = part.filter(|page| group.state(*page) == State::Resident);
-                common += resident.map(|page| engine.count_in_common(engine.pages.addr(page), 1)).sum::<u32>();
+                common +=
+                    resident.map(|page| engine.count_in_common(engine.pages.addr(page), 1)).sum::<u32>();
             }
         }
         common

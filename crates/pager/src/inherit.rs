@@ -35,7 +35,9 @@ impl Pager {
                 Area { kind: Kind::Anonymous, on_fork: OnFork { omit: true, .. }, .. } => {
                     self.clear(&mut space, &part)?;
                 }
-                Area { kind: Kind::Anonymous, on_fork: OnFork { wipe: true, .. }, .. } => self.drop_pages(&part)?,
+                Area { kind: Kind::Anonymous, on_fork: OnFork { wipe: true, .. }, .. } => {
+                    self.drop_pages(&part)?
+                }
                 _ => {}
             }
         }

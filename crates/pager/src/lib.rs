@@ -42,4 +42,5 @@ mod workers;
 pub use foreign::{Call, Move};
 pub use pager::{Config, Host, MapError, Mode, Pager, Prot, SetupError};
 pub use region::{Region, RegionError, RegionOptions};
+pub use sys::own_address_space;
 pub use uffd::{UffdError, kernel_can_move};

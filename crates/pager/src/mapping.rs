@@ -9,7 +9,7 @@ use crate::activate;
 use crate::engine::Engine;
 use crate::pager::{MapError, Pager, Prot};
 use crate::pages::{Pages, State};
-use crate::space::{Area, Kind, Space};
+use crate::space::{Area, Kind, Opener, Space};
 use crate::sys::{self, PAGE};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,14 +81,20 @@ impl Pager {
         if !space.is_mapped(&range) {
             return Err(MapError::NoMemory);
         }
-        self.set_prot(&mut space, range, prot)
+        self.set_prot(&mut space, range, prot, Opener::Program)
     }
 
-    fn set_prot(&self, space: &mut Space, range: Range<usize>, prot: Prot) -> Result<(), MapError> {
+    fn set_prot(
+        &self,
+        space: &mut Space,
+        range: Range<usize>,
+        prot: Prot,
+        opened_by: Opener,
+    ) -> Result<(), MapError> {
         for (part, area) in space.areas_in(&range) {
             sys::protect(part.start, part.len(), prot.0)?;
             if area.kind == Kind::Anonymous {
-                self.enter(space, part, Area { prot, untouched: false, ..area })?;
+                self.enter(space, part, Area { prot, untouched: false, opened_by, ..area })?;
             }
         }
         Ok(())
@@ -107,7 +113,7 @@ impl Pager {
         if !space.is_mapped(&range) {
             return Err(MapError::NoMemory);
         }
-        let open = Area::new(Prot::READ_WRITE);
+        let open = Area { opened_by: Opener::Malloc, ..Area::new(Prot::READ_WRITE) };
         let is_open = |(_, area): &(_, Area)| *area == Area { locked: area.locked, ..open };
         if space.areas_in(&range).iter().all(is_open) {
             return Ok(());
@@ -118,11 +124,11 @@ impl Pager {
             && area.untouched
         {
             let more = range.start..next.end.min(reserved);
-            if more.end > range.end && self.set_prot(&mut space, more, open.prot).is_ok() {
+            if more.end > range.end && self.set_prot(&mut space, more, open.prot, Opener::Malloc).is_ok() {
                 return Ok(());
             }
         }
-        self.set_prot(&mut space, range, open.prot)
+        self.set_prot(&mut space, range, open.prot, Opener::Malloc)
     }
 
     /// Lets the program use anonymous memory that was inaccessible.

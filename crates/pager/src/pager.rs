@@ -218,6 +218,16 @@ impl Pager {
         self.reserved.0.clone()
     }
 
+    /// Bytes of the range that the program has mapped and can use.
+    #[must_use]
+    pub fn bytes_in_use(&self) -> usize {
+        let _inside = self.gate.enter();
+        // Before memory is managed there is little of malloc's.
+        let pages =
+            |range: Range<usize>| self.engine().map_or(range.len(), |engine| engine.pages.bytes_in(range));
+        self.space().bytes_in_use(pages)
+    }
+
     /// Bytes that the run may use.
     #[must_use]
     pub fn limit(&self) -> u64 {

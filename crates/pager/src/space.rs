@@ -29,6 +29,14 @@ pub(crate) struct OnFork {
     pub(crate) omit: bool,
 }
 
+/// Who made a range accessible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opener {
+    Program,
+    /// Malloc, piece by piece out of what it has reserved; what it frees stays accessible.
+    Malloc,
+}
+
 /// The attributes of a mapped range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Area {
@@ -38,6 +46,7 @@ pub(crate) struct Area {
     pub(crate) locked: bool,
     /// Inaccessible since it was mapped: no page of it has ever been used, and nobody made it so to catch an access.
     pub(crate) untouched: bool,
+    pub(crate) opened_by: Opener,
     pub(crate) on_fork: OnFork,
 }
 
@@ -45,7 +54,8 @@ impl Area {
     /// Private anonymous memory, not locked.
     pub(crate) fn new(prot: Prot) -> Self {
         let on_fork = OnFork::default();
-        Self { prot, kind: Kind::Anonymous, locked: false, untouched: prot.0 == 0, on_fork }
+        let opened_by = Opener::Program;
+        Self { prot, kind: Kind::Anonymous, locked: false, untouched: prot.0 == 0, opened_by, on_fork }
     }
 
     /// What is not the pager's.
@@ -88,6 +98,16 @@ impl Space {
     /// Bytes in writable anonymous areas: as much memory as the program can make resident by touching.
     pub(crate) fn writable_bytes(&self) -> usize {
         self.writable
+    }
+
+    /// Bytes that the program can use: accessible anonymous areas and foreign ones, of malloc's what `held` says.
+    pub(crate) fn bytes_in_use(&self, held: impl Fn(Range<usize>) -> usize) -> usize {
+        let of = |(&start, &(end, area)): (&usize, &(usize, Area))| match area {
+            Area { opened_by: Opener::Malloc, .. } => held(start..end),
+            Area { kind: Kind::Anonymous, prot: Prot(0), .. } => 0,
+            _ => end - start,
+        };
+        self.areas.iter().map(of).sum()
     }
 
     /// Where `len` bytes would fit; nothing is taken yet.

@@ -8,8 +8,19 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) const PAGE: usize = ramfold::PAGE_SIZE;
+
+/// Bytes of address space that this crate has mapped for itself, the managed range included.
+static OWN: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of this process's address space that are not the program's: the managed range, and what the pager and its store have
+/// mapped.
+#[must_use]
+pub fn own_address_space() -> usize {
+    OWN.load(Ordering::Relaxed) + ramfold::zpool::reserved_address_space()
+}
 
 /// Address space without memory behind it, at an address of the kernel's choice.
 pub(crate) fn reserve(len: usize) -> Result<usize, Errno> {
@@ -66,11 +77,15 @@ fn map_anonymous(at: Option<usize>, len: usize, prot: ProtFlags) -> Result<usize
     let addr = unsafe {
         rustix::mm::mmap_anonymous(std::ptr::with_exposed_provenance_mut(at.unwrap_or(0)), len, prot, flags)
     }?;
+    if at.is_none() {
+        OWN.fetch_add(len, Ordering::Relaxed);
+    }
     Ok(addr.expose_provenance())
 }
 
 /// Gives our own memory back to the system.
 pub(crate) fn unmap_own(addr: usize, len: usize) {
+    OWN.fetch_sub(len, Ordering::Relaxed);
     // SAFETY: called for ranges that this crate mapped and nobody uses any more.
     let _ = unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(addr), len) };
 }

@@ -19,6 +19,7 @@
 //! | names | why | file |
 //! |---|---|---|
 //! | open and its family, fcntl | no direct I/O into pages that are copied | start/direct.c |
+//! | setrlimit, getrlimit, prlimit | the limit of address space is kept by ramfold | start/limits.c |
 //! | exec*, posix_spawn | children stay under the limit | start/exec.c |
 //!
 //! What holds a lock that the pager's threads need runs on a stack of ramfold's own (stack.rs), with signals blocked.
@@ -26,6 +27,7 @@
 //! Order of locks: the heap's gate, large blocks, the break, the pager, the internal allocator. Nothing here calls
 //! into libc's allocating functions while it holds one, unless it is internal (tls.rs).
 
+mod address_space;
 mod brk;
 mod descriptors;
 mod environ;

@@ -11,6 +11,8 @@ use std::ptr;
 
 use ramfold_pager::{MapError, Move, Pager, Prot};
 
+use crate::address_space;
+use crate::gate;
 use crate::heap;
 use crate::init;
 use crate::sys::{self, FAILED, PAGE};
@@ -193,7 +195,15 @@ impl Request {
         with_pager(move |pager| map_foreign(pager, request, len, false)).ok()
     }
 
+    /// The limit of address space. What malloc reserves counts when it is used; what lies over memory that is there may
+    /// come to nothing more.
+    fn admit(self) -> Result<(), MapError> {
+        let reserves = self.prot == libc::PROT_NONE && gate::is_inside(tls::thread());
+        if self.is_fixed() || reserves || !is_managing() { Ok(()) } else { address_space::admit(self.len) }
+    }
+
     fn serve(mut self) -> Pages {
+        self.admit()?;
         let raw = |request: Self| request.raw().map_err(MapError::Kernel);
         let range = init::range();
         if !self.is_fixed() && !self.is_managed_kind() {
@@ -266,7 +276,7 @@ pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) ->
     on_parts(libc::SYS_mprotect, addr.addr(), len, [uint(prot), 0, 0], move |pager, addr, len| {
         let opens = Prot(prot) == Prot::READ_WRITE;
         match opens.then(|| heap::reserved_from(addr + len)).flatten() {
-            Some(end) => pager.commit(addr, len, end),
+            Some(end) => address_space::admit_to(pager, len).and_then(|()| pager.commit(addr, len, end)),
             None => pager.protect(addr, len, Prot(prot)),
         }
     })
@@ -311,10 +321,15 @@ pub unsafe extern "C" fn mremap(
         }
     };
     if let Some(old_pages) = managed(old.addr(), old_len.max(1)) {
-        let Some(len) = sys::pages(new_len).filter(|len| *len > 0) else { return address(Err(MapError::Invalid)) };
+        let Some(len) = sys::pages(new_len).filter(|len| *len > 0) else {
+            return address(Err(MapError::Invalid));
+        };
         let may_move = flags & libc::MREMAP_MAYMOVE != 0;
         let to = Move { len, may_move, fixed, keep_old: flags & libc::MREMAP_DONTUNMAP != 0 };
         let from = old.addr();
+        if let Err(error) = address_space::admit(len.saturating_sub(old_pages)) {
+            return address(Err(error));
+        }
         return address(with_pager(move |pager| match (pager.is_foreign(from), old_len) {
             (true, 0) => pager.duplicate_foreign(to, &mut || raw()),
             (true, _) => pager.remap_foreign(from, old_pages, to, &mut || raw()),

@@ -47,7 +47,13 @@ fn attach_at(id: c_int, addr: usize, flags: c_int) -> Result<usize, c_int> {
     let rounded = if flags & libc::SHM_RND != 0 { addr / PAGE * PAGE } else { addr };
     let managed = init::range();
     let len = match size_of_segment(id) {
-        Ok(len) if !tls::is_internal() && rounded < managed.end && rounded.saturating_add(len) > managed.start => len,
+        Ok(len)
+            if !tls::is_internal()
+                && rounded < managed.end
+                && rounded.saturating_add(len) > managed.start =>
+        {
+            len
+        }
         // The kernel knows what is wrong with the number.
         _ => return attach(id, addr, flags),
     };

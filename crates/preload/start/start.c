@@ -154,6 +154,7 @@ static void in_parent(void) {
 }
 
 static void in_child(void) {
+    ramfold_limits_after_fork();
     if (after_fork_child) after_fork_child();
 }
 
@@ -161,6 +162,9 @@ void ramfold_handle_fork(void) {
     static atomic_flag done = ATOMIC_FLAG_INIT;
     if (!atomic_flag_test_and_set(&done)) pthread_atfork(prepare, in_parent, in_child);
 }
+
+/* The limit of address space that the settings tell of. */
+static const char *address_space;
 
 /* Keeps the settings and this library for the programs that this one starts. Copies: programs overwrite the place where
    the originals are. */
@@ -171,6 +175,12 @@ static void keep(char **envp) {
     size_t size = strlen(*envp) + 1;
     if (size > sizeof settings) refuse("ramfold: memory cannot be held under the limit: RAMFOLD_RUN is too long\n");
     ramfold_kept[0] = memcpy(settings, *envp, size);
+    /* exec.c adds what holds then. */
+    char *limit = strstr(settings, ADDRESS_SPACE);
+    if (limit) {
+        *limit = 0;
+        address_space = limit + sizeof ADDRESS_SPACE - 1;
+    }
     if (setting("start", preload + 11, sizeof preload - 11)) ramfold_kept[1] = preload;
 }
 
@@ -196,6 +206,7 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
     char value[32];
     if (!setting("limit", value, sizeof value)) return;
     ramfold_pages_are_copied = setting("mode", value, sizeof value) && !strcmp(value, "wp");
+    ramfold_begin_limits(address_space);
     ramfold_handle_fork();
     atomic_store(&state, WANTED);
     /* A malloc of the program's own is not to be called again from within its mmap, by the dynamic linker. */
