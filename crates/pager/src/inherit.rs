@@ -36,7 +36,7 @@ impl Pager {
                     self.clear(&mut space, &part)?;
                 }
                 Area { kind: Kind::Anonymous, on_fork: OnFork { wipe: true, .. }, .. } => {
-                    self.drop_pages(&part)?
+                    self.drop_pages(&part)?;
                 }
                 _ => {}
             }
