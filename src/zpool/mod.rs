@@ -17,6 +17,7 @@ use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use arena::{ArenaOptions, PageLimit};
+pub use reservation::reserved_address_space;
 pub use xvmalloc::Xvmalloc;
 pub use zbud::Zbud;
 pub use zsmalloc::Zsmalloc;

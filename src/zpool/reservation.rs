@@ -17,6 +17,15 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anony
 
 use super::lock;
 
+/// Bytes of all reservations of this process.
+static RESERVED: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of address space that the pools of this process have reserved, most of which is never used.
+#[must_use]
+pub fn reserved_address_space() -> usize {
+    RESERVED.load(Ordering::Relaxed)
+}
+
 /// A range of anonymous private memory: `0..opened` may be touched, `opened..len` is only reserved.
 ///
 /// Invariant: `opened <= len`; both are multiples of `step` (`len` at least of the page size); `opened` never
@@ -46,6 +55,7 @@ impl Reservation {
         // advice either.
         let _ = unsafe { madvise(base, len, Advice::LinuxNoHugepage) };
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        RESERVED.fetch_add(len, Ordering::Relaxed);
         Ok(Self { base, len, step, opened: AtomicUsize::new(0), growing: Mutex::new(()) })
     }
 
@@ -90,6 +100,7 @@ impl Drop for Reservation {
         // SAFETY: the mapping is ours, and nobody can hold a reference into it: those borrow from self.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of a whole own mapping");
+        RESERVED.fetch_sub(self.len, Ordering::Relaxed);
     }
 }
 

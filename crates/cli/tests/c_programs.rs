@@ -21,6 +21,7 @@ macro_rules! properties {
 }
 
 properties!(
+    address_limit,
     altstack,
     atfork_early,
     brk,
@@ -29,6 +30,8 @@ properties!(
     descriptors,
     direct_io,
     few_descriptors,
+    foreign,
+    fork_advice,
     fork_chain,
     fork_content,
     heap,

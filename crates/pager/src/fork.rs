@@ -71,6 +71,7 @@ impl Pager {
                 self.take_over(engine, slot)
             }
             None => {
+                self.give_up_in_child().map_err(SetupError::Inherit)?;
                 self.look_at_size(&self.space());
                 Ok(())
             }
@@ -86,6 +87,7 @@ impl Pager {
             let _inside = self.gate.enter();
             engine.usage.segment().adopt(slot)?;
             engine.become_child(slot)?;
+            self.give_up_in_child().map_err(SetupError::Inherit)?;
         }
         activate::register(engine, &self.space(), self.range())?;
         workers::start(engine)?;

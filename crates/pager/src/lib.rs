@@ -8,6 +8,7 @@
 //! touched page comes back), `evict` (a cold block leaves), `changes` (what is done past the pager), `pages` (where each page is).
 
 mod activate;
+mod advise;
 mod alone;
 mod books;
 mod changes;
@@ -17,12 +18,14 @@ mod evict;
 mod extents;
 mod fault;
 mod fds;
+mod foreign;
 mod fork;
 mod fresh;
 mod futex;
 mod gate;
 mod guard;
 mod inbox;
+mod inherit;
 mod mapping;
 mod mutex;
 pub mod pager;
@@ -40,6 +43,8 @@ mod uffd;
 mod usage;
 mod workers;
 
-pub use pager::{Advice, Config, Host, MapError, Mode, Pager, Prot, SetupError};
+pub use foreign::{Call, Move};
+pub use pager::{Config, Host, MapError, Mode, Pager, Prot, SetupError};
 pub use region::{Region, RegionError, RegionOptions};
+pub use sys::own_address_space;
 pub use uffd::{UffdError, kernel_can_move};

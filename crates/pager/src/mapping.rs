@@ -7,17 +7,15 @@
 
 use crate::activate;
 use crate::engine::Engine;
-use crate::pager::{Advice, MapError, Pager, Prot};
+use crate::pager::{MapError, Pager, Prot};
 use crate::pages::{Pages, State};
-use crate::space::{Area, Kind, Space};
+use crate::space::{Area, Kind, Opener, Space};
 use crate::sys::{self, PAGE};
 use crate::uffd::Change;
 use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most that an announcement of use (WILLNEED) brings in.
-const MAX_WILL_NEED: usize = 32 << 20;
 /// Page tables are moved by whole middle entries when both ends agree in these bits.
 const HUGE: usize = 2 << 20;
 
@@ -64,34 +62,6 @@ impl Pager {
         self.open(&mut space, range, Area::new(prot))
     }
 
-    /// MAP_FIXED of something that is not private anonymous memory into the range: `mmap` makes the raw call and
-    /// returns its address or errno. The pages are foreign then: not touched until unmapped or mapped over.
-    ///
-    /// # Errors
-    /// What `mmap` answers; the range is then unmapped.
-    pub fn map_foreign(
-        &self,
-        addr: usize,
-        len: usize,
-        mmap: &mut dyn FnMut() -> Result<usize, i32>,
-    ) -> Result<usize, MapError> {
-        let range = self.checked(addr, len)?;
-        let _inside = self.gate.enter();
-        let mut space = self.space();
-        self.clear(&mut space, &range)?;
-        if let Some(engine) = self.engine() {
-            // What lies there is empty, and its end is nothing to be told.
-            engine.uffd.unregister(range.start, range.len())?;
-        }
-        let mapped = mmap();
-        if let (Err(_), Some(engine)) = (&mapped, self.engine()) {
-            engine.uffd.register(range.start, range.len())?;
-        }
-        let mapped = mapped.map_err(MapError::Kernel)?;
-        space.set(range, Area { kind: Kind::Foreign, untouched: false, ..Area::new(Prot(0)) });
-        Ok(mapped)
-    }
-
     /// munmap of any part of the range. Unmapping what is not mapped is no error.
     ///
     /// # Errors
@@ -113,14 +83,20 @@ impl Pager {
         if !space.is_mapped(&range) {
             return Err(MapError::NoMemory);
         }
-        self.set_prot(&mut space, range, prot)
+        self.set_prot(&mut space, range, prot, Opener::Program)
     }
 
-    fn set_prot(&self, space: &mut Space, range: Range<usize>, prot: Prot) -> Result<(), MapError> {
-        sys::protect(range.start, range.len(), prot.0)?;
+    fn set_prot(
+        &self,
+        space: &mut Space,
+        range: Range<usize>,
+        prot: Prot,
+        opened_by: Opener,
+    ) -> Result<(), MapError> {
         for (part, area) in space.areas_in(&range) {
+            sys::protect(part.start, part.len(), prot.0)?;
             if area.kind == Kind::Anonymous {
-                self.enter(space, part, Area { prot, untouched: false, ..area })?;
+                self.enter(space, part, Area { prot, untouched: false, opened_by, ..area })?;
             }
         }
         Ok(())
@@ -139,7 +115,7 @@ impl Pager {
         if !space.is_mapped(&range) {
             return Err(MapError::NoMemory);
         }
-        let open = Area::new(Prot::READ_WRITE);
+        let open = Area { opened_by: Opener::Malloc, ..Area::new(Prot::READ_WRITE) };
         let is_open = |(_, area): &(_, Area)| *area == Area { locked: area.locked, ..open };
         if space.areas_in(&range).iter().all(is_open) {
             return Ok(());
@@ -150,11 +126,11 @@ impl Pager {
             && area.untouched
         {
             let more = range.start..next.end.min(reserved);
-            if more.end > range.end && self.set_prot(&mut space, more, open.prot).is_ok() {
+            if more.end > range.end && self.set_prot(&mut space, more, open.prot, Opener::Malloc).is_ok() {
                 return Ok(());
             }
         }
-        self.set_prot(&mut space, range, open.prot)
+        self.set_prot(&mut space, range, open.prot, Opener::Malloc)
     }
 
     /// Lets the program use anonymous memory that was inaccessible.
@@ -174,37 +150,6 @@ impl Pager {
         space.set(range, area);
         self.look_at_size(space);
         Ok(())
-    }
-
-    /// madvise.
-    ///
-    /// # Errors
-    /// [`MapError::NoMemory`] if part of the range is not mapped; what is mapped has been advised.
-    pub fn advise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), MapError> {
-        let range = self.checked(addr, len)?;
-        let mut wanted = Vec::new();
-        let complete = {
-            let _inside = self.gate.enter();
-            let space = self.space();
-            for (part, area) in space.areas_in(&range) {
-                match (advice, area.kind) {
-                    (Advice::DontNeed, Kind::Anonymous) if area.locked => return Err(MapError::Invalid),
-                    (Advice::DontNeed, Kind::Anonymous) => self.drop_pages(&part, area.prot.0 != 0)?,
-                    (Advice::DontNeed, Kind::Foreign) => sys::discard(part.start, part.len())?,
-                    (Advice::WillNeed, Kind::Anonymous) if area.prot.0 & libc::PROT_READ != 0 => {
-                        wanted.extend(self.stored_runs(&part));
-                    }
-                    (Advice::Cold, Kind::Anonymous) => self.cool(&part),
-                    (Advice::WillNeed | Advice::Cold, _) => {}
-                }
-            }
-            space.is_mapped(&range)
-        };
-        for run in wanted {
-            // Only an announcement: what cannot be brought in now comes when it is touched.
-            let _ = sys::populate_read(run.start, run.len());
-        }
-        if complete { Ok(()) } else { Err(MapError::NoMemory) }
     }
 
     /// mlock: brings the pages back and never evicts them until [`Pager::unlock`].
@@ -421,10 +366,7 @@ impl Pager {
         for (part, area) in space.areas_in(range) {
             if area.kind == Kind::Foreign {
                 sys::reserve_over(part.start, part.len())?;
-                sys::exclude_from_dumps(part.start, part.len())?;
-                if let Some(engine) = self.engine() {
-                    engine.uffd.register(part.start, part.len())?;
-                }
+                self.take_reserved(&part)?;
                 continue;
             }
             if area.locked {
@@ -441,7 +383,7 @@ impl Pager {
 
     /// Makes the pages of an anonymous range zeros again; the program may use them meanwhile if they are `accessible`. The space is
     /// locked.
-    fn drop_pages(&self, range: &Range<usize>, accessible: bool) -> Result<(), MapError> {
+    pub(crate) fn drop_pages(&self, range: &Range<usize>, accessible: bool) -> Result<(), MapError> {
         let Some(engine) = self.engine() else { return Ok(sys::discard(range.start, range.len())?) };
         for part in Pages::by_group(numbers(engine, range)) {
             let group = engine.pages.lock(part.start);
@@ -471,42 +413,6 @@ impl Pager {
         Ok(())
     }
 
-    /// The pages of the range that the store holds, as address ranges.
-    fn stored_runs(&self, range: &Range<usize>) -> Vec<Range<usize>> {
-        let mut runs: Vec<Range<usize>> = Vec::new();
-        let Some(engine) = self.engine() else { return runs };
-        let mut left = MAX_WILL_NEED.min(usize::try_from(self.limit() / 8).unwrap_or(usize::MAX));
-        for part in Pages::by_group(numbers(engine, range)) {
-            let group = engine.pages.lock(part.start);
-            if group.is_empty(part.start) {
-                continue;
-            }
-            for page in part.filter(|page| group.state(*page) == State::Stored) {
-                if left < PAGE {
-                    return runs;
-                }
-                left -= PAGE;
-                let addr = engine.pages.addr(page);
-                match runs.last_mut() {
-                    Some(run) if run.end == addr => run.end += PAGE,
-                    _ => runs.push(addr..addr + PAGE),
-                }
-            }
-        }
-        runs
-    }
-
-    /// Takes the heat from the pages of the range: they leave when their turn comes.
-    fn cool(&self, range: &Range<usize>) {
-        let Some(engine) = self.engine() else { return };
-        for part in Pages::by_group(numbers(engine, range)) {
-            let group = engine.pages.lock(part.start);
-            if !group.is_empty(part.start) {
-                part.for_each(|page| group.set_heat(page, 0));
-            }
-        }
-    }
-
     /// True when nothing more can be held: new allocations must fail with ENOMEM.
     #[must_use]
     pub fn exhausted(&self) -> bool {
@@ -516,7 +422,7 @@ impl Pager {
         })
     }
 
-    fn checked(&self, addr: usize, len: usize) -> Result<Range<usize>, MapError> {
+    pub(crate) fn checked(&self, addr: usize, len: usize) -> Result<Range<usize>, MapError> {
         let len = page_aligned(len)?;
         let end = addr.checked_add(len).ok_or(MapError::Invalid)?;
         let inside = self.range().start <= addr && end <= self.range().end;
@@ -543,11 +449,11 @@ fn move_tables(engine: Option<&Engine>, from: usize, to: usize, len: usize) -> R
     }
 }
 
-fn numbers(engine: &Engine, range: &Range<usize>) -> Range<usize> {
+pub(crate) fn numbers(engine: &Engine, range: &Range<usize>) -> Range<usize> {
     engine.pages.number(range.start)..engine.pages.number(range.start) + range.len() / PAGE
 }
 
-fn page_aligned(len: usize) -> Result<usize, MapError> {
+pub(crate) fn page_aligned(len: usize) -> Result<usize, MapError> {
     match len.checked_next_multiple_of(PAGE) {
         Some(0) | None => Err(MapError::Invalid),
         Some(len) => Ok(len),

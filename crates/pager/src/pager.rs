@@ -55,17 +55,6 @@ pub enum Mode {
     WriteProtect,
 }
 
-/// What the program says about a range (`madvise`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Advice {
-    /// Contents are no longer wanted; the next read gives zeros (DONTNEED, FREE, REMOVE on private memory).
-    DontNeed,
-    /// Will be used soon (WILLNEED, POPULATE_READ, POPULATE_WRITE).
-    WillNeed,
-    /// May leave first (COLD, PAGEOUT).
-    Cold,
-}
-
 /// Why memory was not mapped; `errno` gives the number for the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapError {
@@ -166,6 +155,9 @@ pub enum SetupError {
     /// a system call failed
     #[error("a system call failed: {0}")]
     System(#[from] Errno),
+    /// what a child is not to have cannot be taken from it
+    #[error("what a child is not to have cannot be taken from it: {}", Errno::from_raw_os_error(.0.errno()))]
+    Inherit(MapError),
     /// the run's shared memory has no place for this process
     #[error("the run's shared memory has no place for this process: {0}")]
     Segment(#[from] std::io::Error),
@@ -232,6 +224,16 @@ impl Pager {
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.reserved.0.clone()
+    }
+
+    /// Bytes of the range that the program has mapped and can use.
+    #[must_use]
+    pub fn bytes_in_use(&self) -> usize {
+        let _inside = self.gate.enter();
+        // Before memory is managed there is little of malloc's.
+        let pages =
+            |range: Range<usize>| self.engine().map_or(range.len(), |engine| engine.pages.bytes_in(range));
+        self.space().bytes_in_use(pages)
     }
 
     /// Bytes that the run may use.

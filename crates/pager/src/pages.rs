@@ -156,6 +156,14 @@ impl Pages {
         unsafe { self.blocks.add(block).as_ref() }
     }
 
+    /// Bytes of the pages that have contents, here or away, in all groups that a range of addresses touches.
+    pub(crate) fn bytes_in(&self, range: Range<usize>) -> usize {
+        let first = self.number(range.start) / GROUP_PAGES * GROUP_PAGES;
+        let groups = (first..=self.number(range.end - 1)).step_by(GROUP_PAGES);
+        let pages: usize = groups.map(|page| self.live(page).load(Ordering::Relaxed) as usize).sum();
+        range.len().min(pages * PAGE)
+    }
+
     fn live(&self, page: usize) -> &AtomicU32 {
         assert!(page < self.len);
         // SAFETY: the table has an element for each group.

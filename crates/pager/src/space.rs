@@ -15,8 +15,26 @@ use std::ops::Range;
 pub(crate) enum Kind {
     /// Private anonymous memory: the pager's.
     Anonymous,
-    /// Something else that the program put there with MAP_FIXED (a file, shared memory): not touched.
+    /// Something else that the program put there at an address of its choice (a file, shared memory), or that the kernel put
+    /// where such a thing was a moment ago: not touched.
     Foreign,
+}
+
+/// What a forked child gets of a range (`inherit.rs`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct OnFork {
+    /// MADV_WIPEONFORK: zeros.
+    pub(crate) wipe: bool,
+    /// MADV_DONTFORK: nothing, whatever else is said.
+    pub(crate) omit: bool,
+}
+
+/// Who made a range accessible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opener {
+    Program,
+    /// Malloc, piece by piece out of what it has reserved; what it frees stays accessible.
+    Malloc,
 }
 
 /// The attributes of a mapped range.
@@ -28,12 +46,21 @@ pub(crate) struct Area {
     pub(crate) locked: bool,
     /// Inaccessible since it was mapped: no page of it has ever been used, and nobody made it so to catch an access.
     pub(crate) untouched: bool,
+    pub(crate) opened_by: Opener,
+    pub(crate) on_fork: OnFork,
 }
 
 impl Area {
     /// Private anonymous memory, not locked.
     pub(crate) fn new(prot: Prot) -> Self {
-        Self { prot, kind: Kind::Anonymous, locked: false, untouched: prot.0 == 0 }
+        let on_fork = OnFork::default();
+        let opened_by = Opener::Program;
+        Self { prot, kind: Kind::Anonymous, locked: false, untouched: prot.0 == 0, opened_by, on_fork }
+    }
+
+    /// What is not the pager's.
+    pub(crate) fn foreign() -> Self {
+        Self { kind: Kind::Foreign, untouched: false, ..Self::new(Prot(0)) }
     }
 }
 
@@ -46,6 +73,8 @@ pub(crate) struct Space {
     free: BTreeMap<usize, usize>,
     by_size: BTreeSet<(usize, usize)>,
     writable: usize,
+    /// Shared memory that shmat put into the range: its length.
+    pub(crate) attached: BTreeMap<usize, usize>,
     /// mlockall(MCL_FUTURE): what becomes accessible is locked.
     pub(crate) locks_new: bool,
 }
@@ -59,6 +88,7 @@ impl Space {
             free: BTreeMap::new(),
             by_size: BTreeSet::new(),
             writable: 0,
+            attached: BTreeMap::new(),
             locks_new: false,
         };
         space.add_free(range);
@@ -68,6 +98,16 @@ impl Space {
     /// Bytes in writable anonymous areas: as much memory as the program can make resident by touching.
     pub(crate) fn writable_bytes(&self) -> usize {
         self.writable
+    }
+
+    /// Bytes that the program can use: accessible anonymous areas and foreign ones, of malloc's what `held` says.
+    pub(crate) fn bytes_in_use(&self, held: impl Fn(Range<usize>) -> usize) -> usize {
+        let of = |(&start, &(end, area)): (&usize, &(usize, Area))| match area {
+            Area { opened_by: Opener::Malloc, .. } => held(start..end),
+            Area { kind: Kind::Anonymous, prot: Prot(0), .. } => 0,
+            _ => end - start,
+        };
+        self.areas.iter().map(of).sum()
     }
 
     /// Where `len` bytes would fit; nothing is taken yet.

@@ -9,8 +9,19 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) const PAGE: usize = ramfold::PAGE_SIZE;
+
+/// Bytes of address space that this crate has mapped for itself, the managed range included.
+static OWN: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of this process's address space that are not the program's: the managed range, and what the pager and its store have
+/// mapped.
+#[must_use]
+pub fn own_address_space() -> usize {
+    OWN.load(Ordering::Relaxed) + ramfold::zpool::reserved_address_space()
+}
 
 /// Address space without memory behind it, at an address of the kernel's choice.
 pub(crate) fn reserve(len: usize) -> Result<usize, Errno> {
@@ -28,6 +39,36 @@ pub(crate) fn reserve_over(addr: usize, len: usize) -> Result<(), Errno> {
     map_anonymous(Some(addr), len, ProtFlags::empty()).map(drop)
 }
 
+/// The same where nothing is mapped: EEXIST if anything is.
+pub(crate) fn reserve_free(addr: usize, len: usize) -> Result<(), Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: replaces nothing.
+    match unsafe { libc::syscall(libc::SYS_mmap, addr, len, libc::PROT_NONE, flags, -1, 0) } {
+        -1 => Err(last_errno()),
+        _ => Ok(()),
+    }
+}
+
+/// Takes a reserved range in which nothing is out of the address space, for who is about to put something there.
+pub(crate) fn open_hole(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's: a part of the reserved range in which nothing is.
+    unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(addr), len) }
+}
+
+/// madvise of what is not the pager's, as the program called it.
+pub(crate) fn advise_foreign(addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: the program's own call, on memory of its own.
+    match unsafe { libc::syscall(libc::SYS_madvise, addr, len, advice) } {
+        -1 => Err(last_errno()),
+        _ => Ok(()),
+    }
+}
+
+fn last_errno() -> Errno {
+    // SAFETY: the address of this thread's errno is always valid.
+    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+}
+
 fn map_anonymous(at: Option<usize>, len: usize, prot: ProtFlags) -> Result<usize, Errno> {
     let mut flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     if at.is_some() {
@@ -37,11 +78,15 @@ fn map_anonymous(at: Option<usize>, len: usize, prot: ProtFlags) -> Result<usize
     let addr = unsafe {
         rustix::mm::mmap_anonymous(std::ptr::with_exposed_provenance_mut(at.unwrap_or(0)), len, prot, flags)
     }?;
+    if at.is_none() {
+        OWN.fetch_add(len, Ordering::Relaxed);
+    }
     Ok(addr.expose_provenance())
 }
 
 /// Gives our own memory back to the system.
 pub(crate) fn unmap_own(addr: usize, len: usize) {
+    OWN.fetch_sub(len, Ordering::Relaxed);
     // SAFETY: called for ranges that this crate mapped and nobody uses any more.
     let _ = unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(addr), len) };
 }

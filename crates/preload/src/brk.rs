@@ -5,6 +5,7 @@ use std::ptr;
 
 use ramfold_pager::{MapError, Pager, Prot};
 
+use crate::address_space;
 use crate::init;
 use crate::lock::Lock;
 use crate::sys::{self, FAILED, PAGE};
@@ -29,6 +30,7 @@ impl Break {
             return Err(MapError::NoMemory);
         }
         if new > old {
+            address_space::admit_to(pager, new - old)?;
             pager.protect(self.base + old, new - old, Prot(libc::PROT_READ | libc::PROT_WRITE))?;
         } else if new < old {
             pager.map_fixed(self.base + new, old - new, Prot(libc::PROT_NONE))?;

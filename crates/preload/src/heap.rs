@@ -138,6 +138,12 @@ fn collected(thread: ptr::NonNull<tls::Thread>) -> bool {
     !init::exhausted()
 }
 
+/// A block of its own; where there is no more, after giving back what the program has freed.
+fn allocate_large(size: usize, align: usize) -> *mut c_void {
+    let p = large::alloc(size, align);
+    if p.is_null() && collected(tls::thread()) { large::alloc(size, align) } else { p }
+}
+
 /// errno for a null pointer, as the C functions do.
 #[inline]
 fn checked(p: *mut c_void) -> *mut c_void {
@@ -159,7 +165,7 @@ fn straight(size: usize) -> Option<Pass> {
 fn allocate(size: usize) -> *mut c_void {
     checked(match source(size, 16) {
         Source::Internal => internal::malloc(size),
-        Source::Large => large::alloc(size, 16),
+        Source::Large => allocate_large(size, 16),
         // SAFETY: any size is allowed.
         Source::Heap(_pass) => unsafe { mi::mi_malloc(size) },
         Source::Exhausted => ptr::null_mut(),
@@ -169,7 +175,7 @@ fn allocate(size: usize) -> *mut c_void {
 fn allocate_zeroed(size: usize) -> *mut c_void {
     checked(match source(size, 16) {
         Source::Internal => internal::calloc(size),
-        Source::Large => large::alloc(size, 16),
+        Source::Large => allocate_large(size, 16),
         // SAFETY: any size is allowed.
         Source::Heap(_pass) => unsafe { mi::mi_zalloc(size) },
         Source::Exhausted => ptr::null_mut(),
@@ -180,7 +186,7 @@ fn allocate_zeroed(size: usize) -> *mut c_void {
 fn allocate_aligned(align: usize, size: usize) -> *mut c_void {
     match source(size, align) {
         Source::Internal => internal::memalign(align, size),
-        Source::Large => large::alloc(size, align),
+        Source::Large => allocate_large(size, align),
         // SAFETY: any size is allowed; the alignment is a power of two.
         Source::Heap(_pass) => unsafe { mi::mi_malloc_aligned(size, align) },
         Source::Exhausted => ptr::null_mut(),

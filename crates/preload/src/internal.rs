@@ -246,7 +246,11 @@ unsafe fn remap(p: *mut u8, old: usize, new: usize) -> *mut u8 {
     let may_move = libc::MREMAP_MAYMOVE.unsigned_abs() as usize;
     // SAFETY: the caller's.
     let q = unsafe { sys::call(libc::SYS_mremap, [p.addr(), old, new, may_move, 0]) };
-    if q == -1 { ptr::null_mut() } else { q as *mut u8 }
+    if q == -1 {
+        return ptr::null_mut();
+    }
+    sys::note_resized(old, new);
+    q as *mut u8
 }
 
 #[global_allocator]

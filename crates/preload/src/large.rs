@@ -10,6 +10,7 @@ use std::ptr;
 
 use ramfold_pager::{MapError, Pager, Prot};
 
+use crate::address_space;
 use crate::init;
 use crate::lock::Lock;
 use crate::sys::{self, PAGE};
@@ -62,6 +63,7 @@ pub fn totals() -> (usize, usize) {
 pub fn alloc(size: usize, align: usize) -> *mut c_void {
     let Some(len) = sys::pages(size.max(1)) else { return ptr::null_mut() };
     let mapped = init::with_pager(move |pager| {
+        address_space::admit_to(pager, len).ok()?;
         let addr = pager.map(len, RW, align.max(ALIGN)).ok()?;
         set(addr, Block { len, open: len, reserved: len });
         Some(addr)
@@ -111,6 +113,7 @@ fn grow(pager: &Pager, addr: usize, block: Block, len: usize) -> Moved {
     if len <= block.open {
         return Ok((addr, Block { len, ..block }));
     }
+    address_space::admit_to(pager, len - block.open)?;
     if len <= block.reserved {
         pager.protect(addr + block.open, len - block.open, RW)?;
         return Ok((addr, Block { len, open: len, ..block }));

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | malloc, free and their family | the heap lies in managed memory | heap.rs, large.rs |
 //! | mmap and its family, brk, sbrk | so does other private anonymous memory | mappings.rs, brk.rs |
+//! | shmat, shmdt | what is attached inside managed memory is not the pager's | shared.rs |
 //! | `_Fork`, clone, syscall, and handlers for fork | the child needs its own copy of what is evicted | fork.rs, clone.c, gate.rs |
 //! | pthread_create, thrd_create | tables of threads stay out of managed memory; threads are counted | threads.rs |
 //! | fopen and its family | so do streams | streams.rs |
@@ -19,6 +20,7 @@
 //! | names | why | file |
 //! |---|---|---|
 //! | open and its family, fcntl | no direct I/O into pages that are copied | start/direct.c |
+//! | setrlimit, getrlimit, prlimit | the limit of address space is kept by ramfold | start/limits.c |
 //! | exec*, posix_spawn | children stay under the limit | start/exec.c |
 //!
 //! What holds a lock that the pager's threads need runs on a stack of ramfold's own (stack.rs), with signals blocked.
@@ -26,6 +28,7 @@
 //! Order of locks: the heap's gate, large blocks, the break, the pager, the internal allocator. Nothing here calls
 //! into libc's allocating functions while it holds one, unless it is internal (tls.rs).
 
+mod address_space;
 mod brk;
 mod descriptors;
 mod environ;
@@ -43,6 +46,7 @@ mod mappings;
 mod namespaces;
 mod real;
 mod running;
+mod shared;
 mod stack;
 mod streams;
 mod sys;

@@ -2,15 +2,17 @@
 //!
 //! Private anonymous memory comes from the pager; everything else is the kernel's, made with the raw system call.
 //! A hint is only a hint. What is mapped over managed memory with MAP_FIXED stays the pager's when it is private
-//! and anonymous, and becomes foreign to it when it is not. A range that lies partly inside is split. A thread that
+//! and anonymous, and becomes foreign to it when it is not. What is free there is free to the program. A range that lies partly inside is split. A thread that
 //! works for ramfold itself always gets the kernel's own mapping.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr;
 
-use ramfold_pager::{Advice, MapError, Pager, Prot};
+use ramfold_pager::{MapError, Move, Pager, Prot};
 
+use crate::address_space;
+use crate::gate;
 use crate::heap;
 use crate::init;
 use crate::sys::{self, FAILED, PAGE};
@@ -108,7 +110,7 @@ fn is_managed_kind(addr: usize, prot: c_int, flags: c_int) -> bool {
 /// MAP_POPULATE and MAP_LOCKED, which never make the mapping fail.
 fn prepare(pager: &Pager, addr: usize, len: usize, flags: c_int) {
     if flags & libc::MAP_POPULATE != 0 {
-        let _ = pager.advise(addr, len, Advice::WillNeed);
+        let _ = pager.advise(addr, len, libc::MADV_WILLNEED);
     }
     if flags & libc::MAP_LOCKED != 0 {
         let _ = pager.lock(addr, len);
@@ -125,13 +127,14 @@ fn map_anywhere(pager: &Pager, len: usize, prot: c_int, flags: c_int) -> Pages {
 /// MAP_FIXED that touches managed memory.
 fn map_fixed(pager: &Pager, request: Request, len: usize) -> Pages {
     let managed = pager.range();
+    let keeps = request.flags & libc::MAP_FIXED_NOREPLACE != 0;
     if request.addr < managed.start || request.addr + len > managed.end || !request.addr.is_multiple_of(PAGE)
     {
-        return Err(MapError::Invalid);
+        return Err(if keeps { MapError::Kernel(libc::EEXIST) } else { MapError::Invalid });
     }
     if request.is_managed_kind() {
         let (addr, prot) = (request.addr, Prot(request.prot));
-        if request.flags & libc::MAP_FIXED_NOREPLACE != 0 {
+        if keeps {
             pager.map_fixed_noreplace(addr, len, prot)?;
         } else {
             pager.map_fixed(addr, len, prot)?;
@@ -139,7 +142,23 @@ fn map_fixed(pager: &Pager, request: Request, len: usize) -> Pages {
         prepare(pager, request.addr, len, request.flags);
         return Ok(request.addr);
     }
-    pager.map_foreign(request.addr, len, &mut || request.raw())
+    map_foreign(pager, request, len, !keeps)
+}
+
+/// Something of the kernel's at an address inside managed memory. What is to be brought in at once comes when the pager does
+/// not stand still any more.
+fn map_foreign(pager: &Pager, request: Request, len: usize, replace: bool) -> Pages {
+    const ELSEWHERE: c_int = libc::MAP_POPULATE | libc::MAP_NONBLOCK | libc::MAP_FIXED_NOREPLACE;
+    let call = Request { flags: request.flags & !ELSEWHERE | libc::MAP_FIXED, ..request };
+    let mapped = pager.map_foreign(request.addr, len, replace, &mut || call.raw())?;
+    if request.flags & libc::MAP_POPULATE != 0 && request.flags & libc::MAP_NONBLOCK == 0 {
+        let private = request.flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
+        let writes = private && request.prot & libc::PROT_WRITE != 0;
+        let advice = if writes { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+        // It never makes the mapping fail.
+        let _ = pager.advise(request.addr, len, advice);
+    }
+    Ok(mapped)
 }
 
 #[derive(Clone, Copy)]
@@ -169,11 +188,29 @@ impl Request {
         if p == FAILED { Err(sys::errno()) } else { Ok(p.addr()) }
     }
 
+    /// Something of the kernel's where the program would like it, if it can be there: inside managed memory, where nothing is.
+    fn at_hint(self) -> Option<usize> {
+        let len = sys::pages(self.len).filter(|len| *len > 0 && is_managing())?;
+        let request = Self { addr: self.addr / PAGE * PAGE, ..self };
+        with_pager(move |pager| map_foreign(pager, request, len, false)).ok()
+    }
+
+    /// The limit of address space. What malloc reserves counts when it is used; what lies over memory that is there may
+    /// come to nothing more.
+    fn admit(self) -> Result<(), MapError> {
+        let reserves = self.prot == libc::PROT_NONE && gate::is_inside(tls::thread());
+        if self.is_fixed() || reserves || !is_managing() { Ok(()) } else { address_space::admit(self.len) }
+    }
+
     fn serve(mut self) -> Pages {
+        self.admit()?;
         let raw = |request: Self| request.raw().map_err(MapError::Kernel);
         let range = init::range();
         if !self.is_fixed() && !self.is_managed_kind() {
             if range.contains(&self.addr) {
+                if let Some(mapped) = self.at_hint() {
+                    return Ok(mapped);
+                }
                 self.addr = 0;
             }
             return raw(self);
@@ -190,10 +227,6 @@ impl Request {
         let end = self.addr.checked_add(len).ok_or(MapError::NoMemory)?;
         if self.addr >= range.end || end <= range.start {
             return raw(self);
-        }
-        if self.flags & libc::MAP_FIXED_NOREPLACE != 0 && !self.is_managed_kind() {
-            // The kernel would say so of all addresses in the range.
-            return Err(MapError::Kernel(libc::EEXIST));
         }
         with_pager(move |pager| map_fixed(pager, self, len))
     }
@@ -243,7 +276,7 @@ pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) ->
     on_parts(libc::SYS_mprotect, addr.addr(), len, [uint(prot), 0, 0], move |pager, addr, len| {
         let opens = Prot(prot) == Prot::READ_WRITE;
         match opens.then(|| heap::reserved_from(addr + len)).flatten() {
-            Some(end) => pager.commit(addr, len, end),
+            Some(end) => address_space::admit_to(pager, len).and_then(|()| pager.commit(addr, len, end)),
             None => pager.protect(addr, len, Prot(prot)),
         }
     })
@@ -288,74 +321,26 @@ pub unsafe extern "C" fn mremap(
         }
     };
     if let Some(old_pages) = managed(old.addr(), old_len.max(1)) {
-        let Some(new_pages) = sys::pages(new_len) else { return address(Err(MapError::Invalid)) };
-        let inside = |addr: usize| init::range().contains(&addr);
-        if old_len == 0 || new_pages == 0 || fixed.is_some_and(|addr| !inside(addr)) {
+        let Some(len) = sys::pages(new_len).filter(|len| *len > 0) else {
             return address(Err(MapError::Invalid));
-        }
+        };
         let may_move = flags & libc::MREMAP_MAYMOVE != 0;
-        let keep_old = flags & libc::MREMAP_DONTUNMAP != 0;
+        let to = Move { len, may_move, fixed, keep_old: flags & libc::MREMAP_DONTUNMAP != 0 };
         let from = old.addr();
-        return address(with_pager(move |pager| {
-            pager.remap(from, old_pages, new_pages, may_move, fixed, keep_old)
+        if let Err(error) = address_space::admit(len.saturating_sub(old_pages)) {
+            return address(Err(error));
+        }
+        return address(with_pager(move |pager| match (pager.is_foreign(from), old_len) {
+            (true, 0) => pager.duplicate_foreign(to, &mut || raw()),
+            (true, _) => pager.remap_foreign(from, old_pages, to, &mut || raw()),
+            (false, 0) => Err(MapError::Invalid),
+            (false, _) => pager.remap(from, old_pages, len, may_move, fixed, to.keep_old),
         }));
     }
     if let Some((addr, pages)) = fixed.and_then(|addr| Some((addr, managed(addr, new_len)?))) {
-        return address(with_pager(move |pager| pager.map_foreign(addr, pages, &mut || raw())));
+        return address(with_pager(move |pager| pager.map_foreign(addr, pages, true, &mut || raw())));
     }
     address(raw().map_err(MapError::Kernel))
-}
-
-/// What the advice means for managed memory: `Ok(None)` is accepted and has no effect.
-fn advice(advice: c_int) -> Result<Option<Advice>, MapError> {
-    Ok(match advice {
-        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE | libc::MADV_DONTNEED_LOCKED => {
-            Some(Advice::DontNeed)
-        }
-        libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => Some(Advice::WillNeed),
-        libc::MADV_COLD | libc::MADV_PAGEOUT => Some(Advice::Cold),
-        libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL => None,
-        libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => None,
-        libc::MADV_DONTDUMP | libc::MADV_DODUMP | libc::MADV_DOFORK | libc::MADV_KEEPONFORK => None,
-        _ => return Err(MapError::Invalid),
-    })
-}
-
-fn advise_managed(pager: &Pager, addr: usize, len: usize, value: c_int) -> Result<(), MapError> {
-    if value == libc::MADV_WIPEONFORK {
-        return wipe_on_fork(pager, addr, len);
-    }
-    advice(value)?.map_or(Ok(()), |advice| pager.advise(addr, len, advice))
-}
-
-/// The page or two in which a random number generator notices a fork: made the kernel's, contents kept.
-/// Larger ranges are refused, as by kernels that do not know this advice.
-fn wipe_on_fork(pager: &Pager, addr: usize, len: usize) -> Result<(), MapError> {
-    const MOST: usize = 1 << 20;
-    if len > MOST {
-        return Err(MapError::Invalid);
-    }
-    let memory: *mut u8 = ptr::with_exposed_provenance_mut(addr);
-    let mut contents = vec![0u8; len];
-    // SAFETY: the program owns the range; it is about to use it, and so may this thread.
-    unsafe { ptr::copy_nonoverlapping(memory, contents.as_mut_ptr(), len) };
-    let request = Request {
-        addr,
-        len,
-        prot: libc::PROT_READ | libc::PROT_WRITE,
-        flags: libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
-        fd: -1,
-        offset: 0,
-    };
-    pager.map_foreign(addr, len, &mut || request.raw())?;
-    // SAFETY: freshly mapped, readable and writable.
-    unsafe {
-        ptr::copy_nonoverlapping(contents.as_ptr(), memory, len);
-        match sys::call_int(libc::SYS_madvise, [addr, len, uint(libc::MADV_WIPEONFORK), 0, 0]) {
-            0 => Ok(()),
-            _ => Err(MapError::Kernel(sys::errno())),
-        }
-    }
 }
 
 /// # Safety
@@ -363,7 +348,7 @@ fn wipe_on_fork(pager: &Pager, addr: usize, len: usize) -> Result<(), MapError> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, value: c_int) -> c_int {
     on_parts(libc::SYS_madvise, addr.addr(), len, [uint(value), 0, 0], move |pager, addr, len| {
-        advise_managed(pager, addr, len, value)
+        pager.advise(addr, len, value)
     })
 }
 

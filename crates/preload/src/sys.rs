@@ -4,6 +4,7 @@
 //! for the original would allocate.
 
 use std::ffi::{c_int, c_long, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 unsafe extern "C" {
     /// In clone.c: -1 and errno on failure.
@@ -74,9 +75,24 @@ pub unsafe fn mmap(
     }
 }
 
+/// Gives back what [`map_private`] gave.
 pub unsafe fn munmap(addr: usize, len: usize) -> c_int {
+    OWN.fetch_sub(len, Ordering::Relaxed);
     // SAFETY: forwarded to the caller.
     unsafe { call_int(libc::SYS_munmap, [addr, len, 0, 0, 0]) }
+}
+
+/// Bytes that [`map_private`] has given.
+static OWN: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of address space that ramfold has mapped for itself, managed memory included.
+pub fn own_address_space() -> usize {
+    OWN.load(Ordering::Relaxed) + ramfold_pager::own_address_space()
+}
+
+/// What [`map_private`] gave has another length.
+pub fn note_resized(old: usize, new: usize) {
+    OWN.fetch_add(new.wrapping_sub(old), Ordering::Relaxed);
 }
 
 /// Private anonymous memory from the kernel, for ramfold itself; null on failure.
@@ -84,5 +100,9 @@ pub fn map_private(len: usize, prot: c_int) -> *mut c_void {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping where the kernel chooses touches no existing memory.
     let p = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
-    if p == FAILED { std::ptr::null_mut() } else { p }
+    if p == FAILED {
+        return std::ptr::null_mut();
+    }
+    OWN.fetch_add(len, Ordering::Relaxed);
+    p
 }

@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -34,6 +35,25 @@ static char **find(char **envp, const char *variable) {
     return NULL;
 }
 
+/* In decimal; returns the end. */
+static char *write_number(char *at, unsigned long number) {
+    char digits[24];
+    int count = 0;
+    do digits[count++] = (char)('0' + number % 10);
+    while (number /= 10);
+    while (count) *at++ = digits[--count];
+    return at;
+}
+
+/* The settings with the limit of address space. `room` is for them and two numbers. */
+static void write_settings(char *room, struct rlimit limit) {
+    strcpy(room, ramfold_kept[0]);
+    strcat(room, ADDRESS_SPACE);
+    char *end = write_number(room + strlen(room), limit.rlim_cur);
+    *end++ = ',';
+    *write_number(end, limit.rlim_max) = 0;
+}
+
 /* Runs LAUNCH with ENVP plus what must be kept. A LD_PRELOAD of the program's own gets our library in front. */
 static int with_environment(char *const *given, launch launch, void *call) {
     char *empty[] = {NULL};
@@ -45,10 +65,20 @@ static int with_environment(char *const *given, launch launch, void *call) {
     memcpy(merged, envp, count * sizeof *merged);
     merged[count] = NULL;
     int changed = 0;
+    struct rlimit limit;
+    if (*ramfold_kept && ramfold_address_space(&limit)) {
+        char **old = find(merged, *ramfold_kept), *settings = alloca(strlen(*ramfold_kept) + 80);
+        write_settings(settings, limit);
+        if (old) *old = settings;
+        else merged[count + added++] = settings;
+        merged[count + added] = NULL;
+        changed = 1;
+    }
     for (const char **kept = ramfold_kept; *kept; kept++) {
-        char **old = find(envp, *kept);
+        char **old = find(merged, *kept);
         if (!old) {
             merged[count + added++] = (char *)*kept;
+            merged[count + added] = NULL;
             changed = 1;
         } else if (strncmp(*kept, "LD_PRELOAD=", 11) == 0 && !strstr(*old, *kept + 11)) {
             size_t ours = strlen(*kept), theirs = strlen(*old + 11);
@@ -56,11 +86,10 @@ static int with_environment(char *const *given, launch launch, void *call) {
             memcpy(both, *kept, ours);
             both[ours] = ':';
             memcpy(both + ours + 1, *old + 11, theirs + 1);
-            merged[old - envp] = both;
+            *old = both;
             changed = 1;
         }
     }
-    merged[count + added] = NULL;
     return launch(call, changed ? merged : envp);
 }
 

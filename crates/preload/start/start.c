@@ -155,6 +155,9 @@ int ramfold_load(const void *caller) {
     return atomic_load(&state) == LOADED;
 }
 
+/* The limit of address space that the settings tell of. */
+static const char *address_space;
+
 /* Keeps the settings and this library for the programs that this one starts. Copies: programs overwrite the place where
    the originals are. */
 static void keep(char **envp) {
@@ -164,6 +167,12 @@ static void keep(char **envp) {
     size_t size = strlen(*envp) + 1;
     if (size > sizeof settings) refuse("ramfold: memory cannot be held under the limit: RAMFOLD_RUN is too long\n");
     ramfold_kept[0] = memcpy(settings, *envp, size);
+    /* exec.c adds what holds then. */
+    char *limit = strstr(settings, ADDRESS_SPACE);
+    if (limit) {
+        *limit = 0;
+        address_space = limit + sizeof ADDRESS_SPACE - 1;
+    }
     if (setting("start", preload + 11, sizeof preload - 11)) ramfold_kept[1] = preload;
 }
 
@@ -187,6 +196,7 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
     char value[32];
     if (!setting("limit", value, sizeof value)) return;
     ramfold_pages_are_copied = setting("mode", value, sizeof value) && !strcmp(value, "wp");
+    ramfold_begin_limits(address_space);
     ramfold_handle_fork();
     atomic_store(&state, WANTED);
     /* A malloc of the program's own is not to be called again from within its mmap, by the dynamic linker. */

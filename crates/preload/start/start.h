@@ -29,6 +29,15 @@ void *ramfold_find_in_libc(void **found, const char *name);
 #include "names.h"
 #undef NAME
 
+/* limits.c. The limit of address space that is kept here: false if there is none. */
+struct rlimit;
+int ramfold_address_space(struct rlimit *limit);
+void ramfold_begin_limits(const char *setting);
+void ramfold_limits_after_fork(void);
+
+/* The setting that passes it on, the last one. */
+#define ADDRESS_SPACE ";address_space="
+
 /* direct.c: pages leave by a copy. Set once, before there are threads. */
 extern int ramfold_pages_are_copied;
 
