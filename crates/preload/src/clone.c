@@ -7,7 +7,6 @@
 #define _GNU_SOURCE
 #include "../start/call.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -34,7 +33,10 @@ void ramfold_end_copy(int in_child);
 
 static int (*real_clone)(int (*)(void *), void *, int, void *, ...);
 
-void ramfold_find_clone(void) { real_clone = dlsym(RTLD_NEXT, "clone"); }
+/* start/others.c */
+void *ramfold_behind(const char *name);
+
+void ramfold_find_clone(void) { real_clone = ramfold_behind("clone"); }
 
 struct start {
     int (*function)(void *);

@@ -33,22 +33,32 @@ extern const char *ramfold_kept[];
 
 static const char SETTINGS[] = "RAMFOLD_RUN=";
 
-#if defined(__x86_64__)
-#define JUMP(name) "endbr64\n jmp *ramfold_slot_" #name "(%rip)\n"
-#elif defined(__aarch64__)
-#define JUMP(name) "adrp x16, ramfold_slot_" #name "\n ldr x16, [x16, :lo12:ramfold_slot_" #name "]\n br x16\n"
-#else
-#error "no jump for this processor"
-#endif
-
-/* A jump, not a call: arguments, result and the caller's address are as without this library. */
 #define NAME(name, first)                                                             \
-    __asm__(".text\n.globl " #name "\n.type " #name ", @function\n" #name ":\n" JUMP(name) ".size " #name \
-            ", .-" #name "\n");                                                      \
+    FUNCTION(globl, name, JUMP(ramfold_slot_##name))                                  \
     extern char first[] __attribute__((visibility("hidden")));                        \
     void *ramfold_slot_##name = first;
+/* The first call of any of these looks at the allocators in the program. */
+#define HEAP(name, first, next)                                                       \
+    FUNCTION(local, meet_##name, JUMP_AFTER(ramfold_meet, ramfold_slot_##name))       \
+    FUNCTION(local, meet_libc_##name, JUMP_AFTER(ramfold_meet, ramfold_slot_libc_##name)) \
+    FUNCTION(globl, name, JUMP(ramfold_slot_##name))                                  \
+    FUNCTION(globl, ramfold_libc_##name, ".hidden ramfold_libc_" #name "\n" JUMP(ramfold_slot_libc_##name)) \
+    extern char meet_##name[], meet_libc_##name[], first[], next[] __attribute__((visibility("hidden"))); \
+    void *ramfold_slot_##name = meet_##name, *ramfold_slot_libc_##name = meet_libc_##name;
 #include "names.h"
 #undef NAME
+#undef HEAP
+
+/* Under these names libc's malloc is called by programs that have one of their own around it. */
+#define ALIAS(name) __asm__(".globl __libc_" #name "\n.type __libc_" #name ", @function\n.set __libc_" #name ", ramfold_libc_" #name "\n");
+ALIAS(malloc)
+ALIAS(calloc)
+ALIAS(realloc)
+ALIAS(free)
+ALIAS(memalign)
+ALIAS(valloc)
+ALIAS(pvalloc)
+#undef ALIAS
 
 static const struct {
     const char *name;
@@ -59,6 +69,30 @@ static const struct {
 #undef NAME
 };
 
+static const struct {
+    const char *name;
+    void **slot, **libc_slot;
+    void *libc_entry, *first, *next;
+} heap[] = {
+#define HEAP(name, first, next) {#name, &ramfold_slot_##name, &ramfold_slot_libc_##name, ramfold_libc_##name, first, next},
+#include "names.h"
+#undef HEAP
+};
+enum { HEAP_NAMES = sizeof heap / sizeof *heap };
+
+void ramfold_open_heap(int passed_on) {
+    for (size_t i = 0; i < HEAP_NAMES; i++) {
+        *heap[i].slot = passed_on ? heap[i].next : heap[i].first;
+        *heap[i].libc_slot = heap[i].first;
+    }
+}
+
+void *ramfold_libc_entry(const char *name) {
+    for (size_t i = 0; i < HEAP_NAMES; i++)
+        if (!strcmp(heap[i].name, name)) return heap[i].libc_entry;
+    return NULL;
+}
+
 /* The engine's handlers for fork, once it is loaded. */
 static void (*before_fork)(void), (*after_fork_parent)(void), (*after_fork_child)(void), (*publish)(void);
 
@@ -66,15 +100,10 @@ static void (*before_fork)(void), (*after_fork_parent)(void), (*after_fork_child
 enum { NONE, WANTED, LOADING, LOADED, LOST };
 static atomic_int state;
 
-void *ramfold_find(void **found, const char *name) {
-    if (!*found) *found = dlsym(RTLD_NEXT, name);
-    return *found;
-}
+int (*ramfold_is_internal)(void), (*ramfold_owns)(const void *);
 
-void *ramfold_find_in_libc(void **found, const char *name) {
-    static void *libc;
-    if (!libc) libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
-    if (!*found) *found = dlsym(libc, name);
+void *ramfold_find(void **found, const char *name) {
+    if (!*found) *found = ramfold_behind(name);
     return *found;
 }
 
@@ -128,13 +157,32 @@ static void load_engine(void) {
     after_fork_parent = dlsym(engine, "ramfold_after_fork_parent");
     after_fork_child = dlsym(engine, "ramfold_after_fork_child");
     publish = dlsym(engine, "ramfold_publish");
+    ramfold_is_internal = dlsym(engine, "ramfold_is_internal");
+    ramfold_owns = dlsym(engine, "ramfold_owns");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) *names[i].slot = dlsym(engine, names[i].name);
+    for (size_t i = 0; i < HEAP_NAMES; i++) {
+        *heap[i].libc_slot = dlsym(engine, heap[i].name);
+        if (!ramfold_next_malloc) *heap[i].slot = *heap[i].libc_slot;
+    }
     atomic_store(&state, LOADED);
+}
+
+static void wake(char **envp);
+
+/* A malloc of the program's own is not to be called again from within its mmap, by the dynamic linker. */
+static int has_other_malloc(void) {
+    ramfold_meet();
+    return ramfold_own_malloc || ramfold_next_malloc;
 }
 
 int ramfold_load(const void *caller) {
     int seen = atomic_load(&state);
     if (seen == LOADED) return 1;
+    /* A constructor that comes before this library's takes memory. */
+    if (seen == NONE && environ && !is_linker(caller) && !has_other_malloc()) {
+        wake(environ);
+        seen = atomic_load(&state);
+    }
     if (seen != WANTED || is_linker(caller) || !atomic_compare_exchange_strong(&state, &seen, LOADING)) return 0;
     int error = errno;
     uint64_t all = ~0ull, before;
@@ -157,10 +205,20 @@ static void in_child(void) {
     if (after_fork_child) after_fork_child();
 }
 
+/* The handlers for fork have to be the first that are registered, so that before a fork they are the last to run, and after it
+   the first, before anybody else's that touches memory: whoever registers his registers these before. */
+void *ramfold_slot_register_atfork;
+
 void ramfold_handle_fork(void) {
     static atomic_flag done = ATOMIC_FLAG_INIT;
-    if (!atomic_flag_test_and_set(&done)) pthread_atfork(prepare, in_parent, in_child);
+    if (atomic_flag_test_and_set(&done)) return;
+    ramfold_slot_register_atfork = ramfold_behind("__register_atfork");
+    pthread_atfork(prepare, in_parent, in_child);
 }
+
+FUNCTION(globl, __register_atfork, JUMP_AFTER(ramfold_handle_fork, ramfold_slot_register_atfork))
+
+extern char **environ;
 
 /* Keeps the settings and this library for the programs that this one starts. Copies: programs overwrite the place where
    the originals are. */
@@ -174,21 +232,11 @@ static void keep(char **envp) {
     if (setting("start", preload + 11, sizeof preload - 11)) ramfold_kept[1] = preload;
 }
 
-/* Whether the program, or a library of it, has a malloc of its own that comes before ours. (Where a program that is not
-   position-independent takes the address of a function, that is a jump of its own, under the name of what it has not.) */
-static int has_own_malloc(void) {
-    void *first = dlsym(RTLD_DEFAULT, "malloc");
-    Dl_info info;
-    const ElfW(Sym) *symbol = NULL;
-    if (first == (void *)malloc) return 0;
-    return !dladdr1(first, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol || symbol->st_shndx != SHN_UNDEF;
-}
-
-/* After libc's own constructor and before the program's. The handlers for fork have to be the first to be registered, so that
-   before a fork they are the last to run, and after it the first, before anybody else's that touches memory: the first block that
-   a library's constructor takes registers them, if it comes before this one (heap.c). */
-__attribute__((constructor)) static void begin(int argc, char **argv, char **envp) {
-    (void)argc, (void)argv;
+/* Reads the settings, once: before the program's first line, or when somebody's constructor takes memory before. */
+static void wake(char **envp) {
+    static int done;
+    if (done) return;
+    done = 1;
     keep(envp);
     ramfold_find_direct();
     ramfold_find_fork();
@@ -198,8 +246,13 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
     ramfold_pages_are_copied = setting("mode", value, sizeof value) && !strcmp(value, "wp");
     ramfold_handle_fork();
     atomic_store(&state, WANTED);
-    /* A malloc of the program's own is not to be called again from within its mmap, by the dynamic linker. */
-    if (has_own_malloc()) ramfold_load(begin);
+}
+
+/* After libc's own constructor and before the program's. */
+__attribute__((constructor)) static void begin(int argc, char **argv, char **envp) {
+    (void)argc, (void)argv;
+    wake(envp);
+    if (has_other_malloc()) ramfold_load(begin);
 }
 
 /* After the program's own destructors. */
