@@ -91,6 +91,8 @@ void ramfold_meet(void) {
     ramfold_next_malloc = next.map && !ramfold_is_libc(&next);
     if (ramfold_next_malloc) ramfold_pass_on(&next);
     ramfold_open_heap(ramfold_next_malloc);
+    /* It may lie over libc's, and look for that. */
+    if (ramfold_next_malloc) ramfold_lead_here();
 }
 
 /* Whether this library's function may stand in the place of libc's. */
@@ -159,15 +161,20 @@ int ramfold_lead_here(void) {
 /* dlopen and dlmopen: a jump, so that they see who calls. */
 void *ramfold_slot_dlopen, *ramfold_slot_dlmopen;
 
-void ramfold_before_open(void) {
-    if (ramfold_slot_dlopen) return;
-    ramfold_slot_dlmopen = ramfold_behind("dlmopen");
-    ramfold_slot_dlopen = ramfold_behind("dlopen");
-    ramfold_lead_here();
+void ramfold_before_dlmopen(long space, const char *path, int mode) {
+    (void)space, (void)path;
+    if (!ramfold_slot_dlopen) {
+        ramfold_slot_dlmopen = ramfold_behind("dlmopen");
+        ramfold_slot_dlopen = ramfold_behind("dlopen");
+    }
+    if (!ramfold_lead_here() && mode & RTLD_DEEPBIND)
+        ramfold_refuse("ramfold: memory cannot be held under the limit: RTLD_DEEPBIND leads past it, and libc cannot be changed\n");
 }
 
-FUNCTION(globl, dlopen, JUMP_AFTER(ramfold_before_open, ramfold_slot_dlopen))
-FUNCTION(globl, dlmopen, JUMP_AFTER(ramfold_before_open, ramfold_slot_dlmopen))
+void ramfold_before_dlopen(const char *path, int mode) { ramfold_before_dlmopen(LM_ID_BASE, path, mode); }
+
+FUNCTION(globl, dlopen, JUMP_AFTER(ramfold_before_dlopen, ramfold_slot_dlopen))
+FUNCTION(globl, dlmopen, JUMP_AFTER(ramfold_before_dlmopen, ramfold_slot_dlmopen))
 
 static int is_sealed(struct dl_phdr_info *info, size_t size, void *word) {
     (void)size;
@@ -178,16 +185,14 @@ static int is_sealed(struct dl_phdr_info *info, size_t size, void *word) {
     return 0;
 }
 
-/* In libc itself, the words that hold the address of the function of this name. */
-EXPORTED int ramfold_give_libc(const char *name, void *function) {
-    struct object libc = ramfold_libc();
+static int give(const struct object *object, const char *name, void *function) {
     int count = 0;
-    for (int table = 0; libc.map && table < 2; table++) {
-        for (size_t i = 0; i < libc.sizes[table] / sizeof(ElfW(Rela)); i++) {
-            const ElfW(Rela) *relocation = &libc.relocations[table][i];
+    for (int table = 0; table < 2; table++) {
+        for (size_t i = 0; i < object->sizes[table] / sizeof(ElfW(Rela)); i++) {
+            const ElfW(Rela) *relocation = &object->relocations[table][i];
             uint32_t index = ELF64_R_SYM(relocation->r_info);
-            if (!index || relocation->r_addend || strcmp(libc.names + libc.symbols[index].st_name, name)) continue;
-            void **word = (void **)(libc.map->l_addr + relocation->r_offset);
+            if (!index || relocation->r_addend || strcmp(object->names + object->symbols[index].st_name, name)) continue;
+            void **word = (void **)(object->map->l_addr + relocation->r_offset);
             uintptr_t from = (uintptr_t)word;
             int sealed = dl_iterate_phdr(is_sealed, word);
             if (sealed && protect(from, from + sizeof *word, PROT_READ | PROT_WRITE)) return 0;
@@ -195,6 +200,18 @@ EXPORTED int ramfold_give_libc(const char *name, void *function) {
             if (sealed) protect(from, from + sizeof *word, PROT_READ);
             count++;
         }
+    }
+    return count;
+}
+
+/* In libc itself, the words that hold the address of the function of this name. (Before glibc 2.34 threads are in a library of
+   their own.) */
+EXPORTED int ramfold_give_libc(const char *name, void *function) {
+    int count = 0;
+    for (const struct link_map *map = ramfold_first_map(); map; map = map->l_next) {
+        struct object object = ramfold_object(map);
+        if (ramfold_is_libc(&object) || (object.name && !strcmp(object.name, "libpthread.so.0")))
+            count += give(&object, name, function);
     }
     return count;
 }

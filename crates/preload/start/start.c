@@ -109,8 +109,7 @@ void *ramfold_find(void **found, const char *name) {
 
 static void complain(const char *line) { ramfold_call(SYS_write, 2, (long)line, (long)strlen(line), 0, 0, 0); }
 
-/* Ends a program whose memory cannot be held under the limit, before it can pass it. */
-static void refuse(const char *line) {
+void ramfold_refuse(const char *line) {
     complain(line);
     ramfold_call(SYS_exit_group, 125, 0, 0, 0, 0, 0);
 }
@@ -152,7 +151,7 @@ static void load_engine(void) {
         atomic_store(&state, LOST);
         return complain("ramfold: this process is not held under the limit any more (has ramfold run ended?)\n");
     }
-    if (!engine) refuse("ramfold: memory cannot be held under the limit: the library cannot be loaded\n");
+    if (!engine) ramfold_refuse("ramfold: memory cannot be held under the limit: the library cannot be loaded\n");
     before_fork = dlsym(engine, "ramfold_before_fork");
     after_fork_parent = dlsym(engine, "ramfold_after_fork_parent");
     after_fork_child = dlsym(engine, "ramfold_after_fork_child");
@@ -211,8 +210,8 @@ void *ramfold_slot_register_atfork;
 
 void ramfold_handle_fork(void) {
     static atomic_flag done = ATOMIC_FLAG_INIT;
+    if (!ramfold_slot_register_atfork) ramfold_slot_register_atfork = ramfold_behind("__register_atfork");
     if (atomic_flag_test_and_set(&done)) return;
-    ramfold_slot_register_atfork = ramfold_behind("__register_atfork");
     pthread_atfork(prepare, in_parent, in_child);
 }
 
@@ -227,7 +226,7 @@ static void keep(char **envp) {
     while (*envp && strncmp(*envp, SETTINGS, sizeof SETTINGS - 1)) envp++;
     if (!*envp) return;
     size_t size = strlen(*envp) + 1;
-    if (size > sizeof settings) refuse("ramfold: memory cannot be held under the limit: RAMFOLD_RUN is too long\n");
+    if (size > sizeof settings) ramfold_refuse("ramfold: memory cannot be held under the limit: RAMFOLD_RUN is too long\n");
     ramfold_kept[0] = memcpy(settings, *envp, size);
     if (setting("start", preload + 11, sizeof preload - 11)) ramfold_kept[1] = preload;
 }

@@ -40,6 +40,9 @@ extern int ramfold_own_malloc, ramfold_next_malloc;
 /* Looks at the allocators in the program; before its first block. */
 void ramfold_meet(void);
 
+/* start.c: ends the program with a line: its memory cannot be held under the limit. */
+void ramfold_refuse(const char *line);
+
 /* Puts this library's functions into libc's table of symbols. False if that cannot be written. */
 int ramfold_lead_here(void);
 
@@ -70,8 +73,9 @@ extern int (*ramfold_is_internal)(void), (*ramfold_owns)(const void *);
 #elif defined(__aarch64__)
 #define JUMP(slot) "adrp x16, " #slot "\n ldr x16, [x16, :lo12:" #slot "]\n br x16\n"
 #define JUMP_AFTER(before, slot)                                                      \
-    "stp x29, x30, [sp, #-64]!\n stp x0, x1, [sp, #16]\n stp x2, x3, [sp, #32]\n stp x4, x5, [sp, #48]\n bl " #before \
-    "\n ldp x4, x5, [sp, #48]\n ldp x2, x3, [sp, #32]\n ldp x0, x1, [sp, #16]\n ldp x29, x30, [sp], #64\n" JUMP(slot)
+    "stp x29, x30, [sp, #-80]!\n stp x0, x1, [sp, #16]\n stp x2, x3, [sp, #32]\n stp x4, x5, [sp, #48]\n str x8, [sp, #64]\n" \
+    "bl " #before "\n ldr x8, [sp, #64]\n ldp x4, x5, [sp, #48]\n ldp x2, x3, [sp, #32]\n ldp x0, x1, [sp, #16]\n" \
+    "ldp x29, x30, [sp], #80\n" JUMP(slot)
 #else
 #error "no jump for this processor"
 #endif
