@@ -50,7 +50,9 @@ static const char SETTINGS[] = "RAMFOLD_RUN=";
 #undef HEAP
 
 /* Under these names libc's malloc is called by programs that have one of their own around it. */
-#define ALIAS(name) __asm__(".globl __libc_" #name "\n.type __libc_" #name ", @function\n.set __libc_" #name ", ramfold_libc_" #name "\n");
+#define ALIAS(name)                                                                   \
+    __asm__(".globl __libc_" #name "\n.type __libc_" #name ", @function\n"           \
+            ".set __libc_" #name ", ramfold_libc_" #name "\n");
 ALIAS(malloc)
 ALIAS(calloc)
 ALIAS(realloc)

@@ -57,7 +57,10 @@ extern int (*ramfold_is_internal)(void), (*ramfold_owns)(const void *);
 
 /* Where the calls of each name lead. */
 #define SLOT(name) extern void *ramfold_slot_##name __attribute__((visibility("hidden")));
-#define HEAP(name, first, next) SLOT(name) SLOT(libc_##name) extern char ramfold_libc_##name[] __attribute__((visibility("hidden")));
+#define HEAP(name, first, next)                                                       \
+    SLOT(name)                                                                        \
+    SLOT(libc_##name)                                                                 \
+    extern char ramfold_libc_##name[] __attribute__((visibility("hidden")));
 #define NAME(name, first) SLOT(name)
 #include "names.h"
 #undef HEAP
