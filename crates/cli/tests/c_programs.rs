@@ -49,8 +49,36 @@ properties!(
     streams,
     syscalls_evicted,
     threads,
-    threads_exit
+    threads_exit,
+    wrapped_malloc
 );
+
+/// Blocks that cross between allocators, with a module beside the program or a library that it is linked with.
+#[test]
+fn crossings() {
+    property_with("crossings", &["-rdynamic"], |directory| {
+        common::compiled_module("crossings", directory, &[]);
+    });
+}
+
+#[test]
+fn stack_reuse() {
+    property_with("stack_reuse", &[], |directory| {
+        common::compiled_module("stack_reuse", directory, &[]);
+    });
+}
+
+#[test]
+fn library_malloc() {
+    for definitions in [&[][..], &["-DOVER_NEXT"]] {
+        property_linked("library_malloc", definitions);
+    }
+}
+
+#[test]
+fn constructor() {
+    property_linked("constructor", &[]);
+}
 
 /// The main thread ends first: the process ends with the last of the program's own threads.
 #[test]
@@ -78,15 +106,32 @@ fn under_limit(name: &str, arguments: &[&str]) {
 /// A process that shares another's memory is counted twice from outside.
 const COUNTED_TWICE: [&str; 1] = ["syscalls_evicted"];
 
-/// Without ramfold first (the program itself must be right), then with pressure of more than the limit.
 fn property(name: &str) {
+    property_with(name, &[], |_| ());
+}
+
+/// The program is linked with its module as a library.
+fn property_linked(name: &str, definitions: &[&str]) {
+    let scratch = common::scratch();
+    if !need::programs(&["cc"]) {
+        return;
+    }
+    let module = common::compiled_module(name, scratch.path(), definitions);
+    property_with(name, &[module.to_str().unwrap()], |_| ());
+}
+
+/// Without ramfold first (the program itself must be right), then with pressure of more than the limit. `flags` are the
+/// compiler's; what lies beside the program is made by `prepare`.
+fn property_with(name: &str, flags: &[&str], prepare: impl FnOnce(&Path)) {
     /// What a program exits with that found something missing.
     const SKIPPED: i32 = 77;
     if !(need::userfaultfd() && need::programs(&["cc"])) {
         return;
     }
     let scratch = common::scratch();
-    let program = program(name, scratch.path(), &["40"]);
+    prepare(scratch.path());
+    let binary = common::compiled_with(name, scratch.path(), flags);
+    let program = Program::new(name, &[binary.to_str().unwrap(), "40"]);
     let plain = run(&program, None, &scratch.path().join("plain"));
     if plain.status.code() == Some(SKIPPED) {
         need::skip(&format!("{name}: {}", plain.stderr.trim()));

@@ -8,7 +8,6 @@
 #define _GNU_SOURCE
 #include "../start/call.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -40,7 +39,10 @@ int ramfold_execveat(int directory, const char *path, char *const *argv, char *c
 
 static int (*real_clone)(int (*)(void *), void *, int, void *, ...);
 
-void ramfold_find_clone(void) { real_clone = dlsym(RTLD_NEXT, "clone"); }
+/* start/others.c */
+void *ramfold_behind(const char *name);
+
+void ramfold_find_clone(void) { real_clone = ramfold_behind("clone"); }
 
 struct start {
     int (*function)(void *);

@@ -26,8 +26,6 @@ const AHEAD: usize = 1 << 20;
 const LARGE_ALIGN: usize = 64 << 10;
 
 unsafe extern "C" {
-    // glibc's own.
-    fn __libc_free(p: *mut c_void);
     fn mi_is_in_heap_region(p: *const c_void) -> bool;
     fn _mi_arenas_contain(p: *const c_void) -> bool;
     fn _mi_option_get_fast(option: c_int) -> std::ffi::c_long;
@@ -216,8 +214,7 @@ unsafe fn release(p: *mut c_void) {
             // SAFETY: mimalloc owns it.
             unsafe { mi::mi_free(p) }
         }
-        // SAFETY: libc owns it.
-        Home::Libc => unsafe { __libc_free(p) },
+        Home::Libc => libc_free(p),
     }
 }
 
@@ -239,6 +236,28 @@ unsafe fn usable(p: *const c_void) -> usize {
 }
 
 real::function!(fn malloc_usable_size(*const c_void) -> usize);
+real::function!(fn __libc_free(*mut c_void) -> ());
+
+/// Frees a block of libc's.
+#[cold]
+fn libc_free(p: *mut c_void) {
+    if let Some(free) = __libc_free::get() {
+        // SAFETY: libc owns it.
+        unsafe { free(p) };
+    }
+}
+
+/// For the first library: whether this thread works for ramfold.
+#[unsafe(no_mangle)]
+extern "C" fn ramfold_is_internal() -> c_int {
+    tls::is_internal().into()
+}
+
+/// For it: whether a block is not the program's.
+#[unsafe(no_mangle)]
+extern "C" fn ramfold_owns(p: *const c_void) -> c_int {
+    internal::owns(p).into()
+}
 
 /// Bytes of a block of libc's.
 fn libc_usable(p: *const c_void) -> usize {
@@ -351,25 +370,36 @@ pub extern "C" fn loaders_calloc(count: usize, size: usize) -> *mut c_void {
 /// # Safety
 /// As in C.
 pub unsafe extern "C" fn loaders_realloc(p: *mut c_void, size: usize) -> *mut c_void {
-    if p.is_null() {
-        return loaders_malloc(size);
-    }
     match loader::theirs() {
-        // SAFETY: the linker had it from the program's malloc.
-        Some(theirs) if matches!(home(p), Home::Libc) => unsafe { (theirs.realloc)(p, size) },
+        // SAFETY: what is not internal came from the program's malloc.
+        Some(theirs) if !p.is_null() && !internal::owns(p) => unsafe { (theirs.realloc)(p, size) },
+        _ if p.is_null() => loaders_malloc(size),
         // SAFETY: the linker's.
         _ => unsafe { resize(p, size) },
     }
 }
 
-/// free for it.
+/// realloc for libc itself, where a program has a malloc of its own.
+///
+/// # Safety
+/// As in C.
+pub unsafe extern "C" fn libcs_realloc(p: *mut c_void, size: usize) -> *mut c_void {
+    match loader::theirs() {
+        // SAFETY: libc's, which calls the program's.
+        Some(theirs) if p.is_null() => unsafe { (theirs.realloc)(p, size) },
+        // SAFETY: the caller's.
+        _ => unsafe { loaders_realloc(p, size) },
+    }
+}
+
+/// free for the linker, and for libc, which frees some of what the linker has allocated.
 ///
 /// # Safety
 /// As in C.
 pub unsafe extern "C" fn loaders_free(p: *mut c_void) {
     match loader::theirs() {
-        // SAFETY: the linker had it from the program's malloc.
-        Some(theirs) if matches!(home(p), Home::Libc) => unsafe { (theirs.free)(p) },
+        // SAFETY: what is not internal came from the program's malloc.
+        Some(theirs) if !internal::owns(p) => unsafe { (theirs.free)(p) },
         // SAFETY: the linker's.
         _ => unsafe { release(p) },
     }

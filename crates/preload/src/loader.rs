@@ -8,7 +8,7 @@
 //! start there, or under the locks that it holds across a fork. So the linker is told to use this library's all the same,
 //! before the program begins. The linker keeps the addresses of the four functions that it found in its own data.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -72,6 +72,13 @@ pub fn contains(caller: usize) -> bool {
 #[derive(Debug)]
 pub struct NotFound;
 
+unsafe extern "C" {
+    /// The first library passes malloc on to another one.
+    static ramfold_next_malloc: c_int;
+    /// In libc itself, puts a function in the place of the one with this name. Returns how many places there were.
+    fn ramfold_give_libc(name: *const c_char, function: *const c_void) -> c_int;
+}
+
 /// Sees to it that the dynamic linker allocates from this library; while there is one thread.
 pub fn redirect() -> Result<(), NotFound> {
     let functions = [
@@ -86,13 +93,15 @@ pub fn redirect() -> Result<(), NotFound> {
     // SAFETY: the handle is the program's, and the name ends with a zero byte.
     let find = |name: &CStr| unsafe { libc::dlsym(program, name.as_ptr()) };
     let first_library = object(find(c"ramfold_kept").addr());
+    // SAFETY: a word that was written before this library was loaded.
+    let passed_on = unsafe { ramfold_next_malloc } != 0;
+    let has_own = |name| object(find(name).addr()) != first_library;
     for (name, ours) in functions {
-        let theirs = find(name).addr();
-        if object(theirs) != first_library && replace(theirs, ours) == 0 {
+        if (passed_on || has_own(name)) && replace(find(name).addr(), ours) == 0 {
             return Err(NotFound);
         }
     }
-    if object(find(c"free").addr()) != first_library {
+    if passed_on || has_own(c"free") {
         // SAFETY: functions of these names have these types.
         let theirs = unsafe {
             Theirs {
@@ -101,6 +110,22 @@ pub fn redirect() -> Result<(), NotFound> {
             }
         };
         let _ = THEIRS.set(theirs);
+    }
+    if has_own(c"free") { filter_libc() } else { Ok(()) }
+}
+
+/// libc frees what the linker has allocated: the thread-local storage of libraries, when a thread takes over the stack of one that
+/// has ended. It calls the free of the program for that, which would not know the block.
+fn filter_libc() -> Result<(), NotFound> {
+    let functions = [
+        (c"realloc", heap::libcs_realloc as *const () as *const c_void),
+        (c"free", heap::loaders_free as *const () as *const c_void),
+    ];
+    for (name, ours) in functions {
+        // SAFETY: a function of that name's type; the name ends with a zero byte.
+        if unsafe { ramfold_give_libc(name.as_ptr(), ours) } == 0 {
+            return Err(NotFound);
+        }
     }
     Ok(())
 }

@@ -1,7 +1,11 @@
 //! The functions behind those that this library replaces and then needs itself.
 //!
-//! Found with dlsym(RTLD_NEXT), at the first use or earlier. dlsym allocates and takes the dynamic linker's lock:
-//! whoever asks is internal and holds no lock of ours.
+//! The first library finds them (start/others.c), at the first use or earlier, without memory and without a lock.
+
+unsafe extern "C" {
+    /// The function of that name behind the first library, or null.
+    pub fn ramfold_behind(name: *const std::ffi::c_char) -> *mut std::ffi::c_void;
+}
 
 /// Declares a module with the name of a C function: `get` finds the original, once.
 macro_rules! function {
@@ -20,7 +24,7 @@ macro_rules! function {
                 if found.is_null() {
                     let name = concat!(stringify!($name), "\0");
                     // SAFETY: the name ends with a zero byte.
-                    found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
+                    found = unsafe { crate::real::ramfold_behind(name.as_ptr().cast()) };
                     FOUND.store(found, std::sync::atomic::Ordering::Release);
                 }
                 // SAFETY: the symbol of that name has that type, which is a nullable pointer as an Option.

@@ -8,7 +8,6 @@
 #define _GNU_SOURCE
 #include "start.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,12 +22,12 @@ static int (*real_fcntl)(int, int, ...);
 
 /* What libc has under these names: looked for while there is one thread, since looking is not safe in a signal handler. */
 void ramfold_find_direct(void) {
-    real_open = dlsym(RTLD_NEXT, "open64");
-    real_openat = dlsym(RTLD_NEXT, "openat64");
-    real_open_2 = dlsym(RTLD_NEXT, "__open64_2");
-    real_openat_2 = dlsym(RTLD_NEXT, "__openat64_2");
-    real_fcntl = dlsym(RTLD_NEXT, "fcntl64");
-    if (!real_fcntl) real_fcntl = dlsym(RTLD_NEXT, "fcntl"); /* before glibc 2.28 */
+    real_open = ramfold_behind("open64");
+    real_openat = ramfold_behind("openat64");
+    real_open_2 = ramfold_behind("__open64_2");
+    real_openat_2 = ramfold_behind("__openat64_2");
+    real_fcntl = ramfold_behind("fcntl64");
+    if (!real_fcntl) real_fcntl = ramfold_behind("fcntl"); /* before glibc 2.28 */
 }
 
 static int buffered(int flags) { return ramfold_pages_are_copied ? flags & ~O_DIRECT : flags; }

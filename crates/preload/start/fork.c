@@ -33,7 +33,8 @@ static void in_child(void) {
 
 static registers real(void) {
     static void *found;
-    return (registers)ramfold_find(&found, "__register_atfork");
+    if (!found) found = ramfold_behind("__register_atfork");
+    return (registers)found;
 }
 
 void ramfold_handle_fork(void) {

@@ -13,15 +13,12 @@
 
 enum { LITTLE = 512 << 10, LARGE = 64 << 10, LOOK = 2 << 20 };
 
-/* glibc's own, under names that nobody replaces. */
-extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
-extern void *__libc_memalign(size_t, size_t), *__libc_valloc(size_t), *__libc_pvalloc(size_t);
-extern void __libc_free(void *);
 /* mallinfo2, or mallinfo before glibc 2.33. */
 static void *info, *older_info;
 
 void ramfold_find_heap(void) {
-    if (!ramfold_find_in_libc(&info, "mallinfo2")) ramfold_find_in_libc(&older_info, "mallinfo");
+    info = ramfold_in_libc("mallinfo2");
+    if (!info) older_info = ramfold_in_libc("mallinfo");
 }
 
 /* Bytes that libc has from the kernel; 0 before this can be asked. */
@@ -42,10 +39,7 @@ static int fits(size_t size) {
     static char *begin;
     static size_t asked;
     char *end = __curbrk;
-    if (!begin) {
-        begin = end;
-        ramfold_handle_fork();
-    }
+    if (!begin) begin = end;
     if (size >= LARGE || (uintptr_t)end - (uintptr_t)begin >= LITTLE) return 0;
     if ((asked += size) < LOOK) return 1;
     asked = 0;
@@ -68,17 +62,17 @@ static size_t product(size_t a, size_t b) {
 
 void *first_malloc(size_t size) {
     UNLESS_LARGE(size, malloc, one, size)
-    return __libc_malloc(size);
+    return ramfold_libcs.malloc(size);
 }
 
 void *first_calloc(size_t count, size_t size) {
     UNLESS_LARGE(product(count, size), calloc, two, count, size)
-    return __libc_calloc(count, size);
+    return ramfold_libcs.calloc(count, size);
 }
 
 void *first_realloc(void *p, size_t size) {
     UNLESS_LARGE(size, realloc, again, p, size)
-    return __libc_realloc(p, size);
+    return ramfold_libcs.realloc(p, size);
 }
 
 void *first_reallocarray(void *p, size_t count, size_t size) {
@@ -88,26 +82,26 @@ void *first_reallocarray(void *p, size_t count, size_t size) {
         errno = ENOMEM;
         return NULL;
     }
-    return __libc_realloc(p, bytes);
+    return ramfold_libcs.realloc(p, bytes);
 }
 
-void first_free(void *p) { __libc_free(p); }
+void first_free(void *p) { ramfold_libcs.free(p); }
 
 void *first_memalign(size_t align, size_t size) {
     UNLESS_LARGE(size | align, memalign, two, align, size)
-    return __libc_memalign(align, size);
+    return ramfold_libcs.memalign(align, size);
 }
 
 void *first_aligned_alloc(size_t align, size_t size) {
     UNLESS_LARGE(size | align, aligned_alloc, two, align, size)
-    return __libc_memalign(align, size);
+    return ramfold_libcs.memalign(align, size);
 }
 
 int first_posix_memalign(void **out, size_t align, size_t size) {
     if (align < sizeof(void *) || align & (align - 1)) return EINVAL;
     UNLESS_LARGE(size | align, posix_memalign, int (*)(void **, size_t, size_t), out, align, size)
     int before = errno;
-    void *p = __libc_memalign(align, size);
+    void *p = ramfold_libcs.memalign(align, size);
     errno = before;
     if (!p) return ENOMEM;
     *out = p;
@@ -116,27 +110,35 @@ int first_posix_memalign(void **out, size_t align, size_t size) {
 
 void *first_valloc(size_t size) {
     UNLESS_LARGE(size, valloc, one, size)
-    return __libc_valloc(size);
+    return ramfold_libcs.valloc(size);
 }
 
 void *first_pvalloc(size_t size) {
     UNLESS_LARGE(size, pvalloc, one, size)
-    return __libc_pvalloc(size);
+    return ramfold_libcs.pvalloc(size);
 }
 
+/* libc's function, looked for once. */
+#define LIBCS(name)                                                                   \
+    static void *found;                                                               \
+    if (!found) found = ramfold_in_libc(name);
+
 size_t first_malloc_usable_size(void *p) {
-    static void *found;
-    return ((size_t(*)(void *))ramfold_find_in_libc(&found, "malloc_usable_size"))(p);
+    LIBCS("malloc_usable_size")
+    return ((size_t(*)(void *))found)(p);
 }
 
 int first_malloc_trim(size_t pad) {
-    static void *found;
-    return ((int (*)(size_t))ramfold_find_in_libc(&found, "malloc_trim"))(pad);
+    LIBCS("malloc_trim")
+    return ((int (*)(size_t))found)(pad);
 }
 
 struct mallinfo first_mallinfo(void) {
-    ramfold_find_in_libc(&older_info, "mallinfo");
-    return ((struct mallinfo(*)(void))older_info)();
+    LIBCS("mallinfo")
+    return ((struct mallinfo(*)(void))found)();
 }
 
-struct mallinfo2 first_mallinfo2(void) { return ((struct mallinfo2(*)(void))ramfold_find_in_libc(&info, "mallinfo2"))(); }
+struct mallinfo2 first_mallinfo2(void) {
+    LIBCS("mallinfo2")
+    return ((struct mallinfo2(*)(void))found)();
+}

@@ -1,24 +1,28 @@
 /* The names that the engine replaces. Each is a jump through a slot: to a function of this library's while the process
-   is small, to the engine's once that is loaded. NAME(name, what the slot holds at first). */
+   is small, to the engine's once that is loaded. NAME(name, what the slot holds at first); HEAP(name, the same, what it holds
+   where a library's malloc is the program's) for the malloc family, which is also there in the place of libc's own (others.c). */
 
-/* heap.c */
-NAME(malloc, first_malloc)
-NAME(calloc, first_calloc)
-NAME(realloc, first_realloc)
-NAME(reallocarray, first_reallocarray)
-NAME(free, first_free)
-NAME(cfree, first_free)
-NAME(posix_memalign, first_posix_memalign)
-NAME(memalign, first_memalign)
-NAME(aligned_alloc, first_aligned_alloc)
-NAME(valloc, first_valloc)
-NAME(pvalloc, first_pvalloc)
-NAME(malloc_usable_size, first_malloc_usable_size)
-NAME(malloc_trim, first_malloc_trim)
-NAME(mallinfo, first_mallinfo)
-NAME(mallinfo2, first_mallinfo2)
+/* heap.c, next.c */
+#ifdef HEAP
+HEAP(malloc, first_malloc, next_malloc)
+HEAP(calloc, first_calloc, next_calloc)
+HEAP(realloc, first_realloc, next_realloc)
+HEAP(reallocarray, first_reallocarray, next_reallocarray)
+HEAP(free, first_free, next_free)
+HEAP(cfree, first_free, next_cfree)
+HEAP(posix_memalign, first_posix_memalign, next_posix_memalign)
+HEAP(memalign, first_memalign, next_memalign)
+HEAP(aligned_alloc, first_aligned_alloc, next_aligned_alloc)
+HEAP(valloc, first_valloc, next_valloc)
+HEAP(pvalloc, first_pvalloc, next_pvalloc)
+HEAP(malloc_usable_size, first_malloc_usable_size, next_malloc_usable_size)
+HEAP(malloc_trim, first_malloc_trim, next_malloc_trim)
+HEAP(mallinfo, first_mallinfo, next_mallinfo)
+HEAP(mallinfo2, first_mallinfo2, next_mallinfo2)
+#endif
 
 /* calls.c */
+#ifdef NAME
 NAME(mmap, first_mmap)
 NAME(mmap64, first_mmap)
 NAME(munmap, first_munmap)
@@ -60,3 +64,4 @@ NAME(fmemopen, first_fmemopen)
 NAME(open_memstream, first_open_memstream)
 NAME(open_wmemstream, first_open_wmemstream)
 NAME(setmntent, first_setmntent)
+#endif

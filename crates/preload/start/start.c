@@ -34,22 +34,34 @@ extern const char *ramfold_kept[];
 
 static const char SETTINGS[] = "RAMFOLD_RUN=";
 
-#if defined(__x86_64__)
-#define JUMP(name) "endbr64\n jmp *ramfold_slot_" #name "(%rip)\n"
-#elif defined(__aarch64__)
-#define JUMP(name) "adrp x16, ramfold_slot_" #name "\n ldr x16, [x16, :lo12:ramfold_slot_" #name "]\n br x16\n"
-#else
-#error "no jump for this processor"
-#endif
-
-/* A jump, not a call: arguments, result and the caller's address are as without this library. */
 #define NAME(name, first)                                                             \
-    __asm__(".text\n.globl " #name "\n.type " #name ", @function\n" #name ":\n" JUMP(name) ".size " #name \
-            ", .-" #name "\n");                                                      \
+    FUNCTION(globl, name, JUMP(ramfold_slot_##name))                                  \
     extern char first[] __attribute__((visibility("hidden")));                        \
     void *ramfold_slot_##name = first;
+/* The first call of any of these looks at the allocators in the program. */
+#define HEAP(name, first, next)                                                       \
+    FUNCTION(local, meet_##name, JUMP_AFTER(ramfold_meet, ramfold_slot_##name))       \
+    FUNCTION(local, meet_libc_##name, JUMP_AFTER(ramfold_meet, ramfold_slot_libc_##name)) \
+    FUNCTION(globl, name, JUMP(ramfold_slot_##name))                                  \
+    FUNCTION(globl, ramfold_libc_##name, ".hidden ramfold_libc_" #name "\n" JUMP(ramfold_slot_libc_##name)) \
+    extern char meet_##name[], meet_libc_##name[], first[], next[] __attribute__((visibility("hidden"))); \
+    void *ramfold_slot_##name = meet_##name, *ramfold_slot_libc_##name = meet_libc_##name;
 #include "names.h"
 #undef NAME
+#undef HEAP
+
+/* Under these names libc's malloc is called by programs that have one of their own around it. */
+#define ALIAS(name)                                                                   \
+    __asm__(".globl __libc_" #name "\n.type __libc_" #name ", @function\n"           \
+            ".set __libc_" #name ", ramfold_libc_" #name "\n");
+ALIAS(malloc)
+ALIAS(calloc)
+ALIAS(realloc)
+ALIAS(free)
+ALIAS(memalign)
+ALIAS(valloc)
+ALIAS(pvalloc)
+#undef ALIAS
 
 static const struct {
     const char *name;
@@ -60,28 +72,46 @@ static const struct {
 #undef NAME
 };
 
+static const struct {
+    const char *name;
+    void **slot, **libc_slot;
+    void *libc_entry, *first, *next;
+} heap[] = {
+#define HEAP(name, first, next) {#name, &ramfold_slot_##name, &ramfold_slot_libc_##name, ramfold_libc_##name, first, next},
+#include "names.h"
+#undef HEAP
+};
+enum { HEAP_NAMES = sizeof heap / sizeof *heap };
+
+void ramfold_open_heap(int passed_on) {
+    for (size_t i = 0; i < HEAP_NAMES; i++) {
+        *heap[i].slot = passed_on ? heap[i].next : heap[i].first;
+        *heap[i].libc_slot = heap[i].first;
+    }
+}
+
+void *ramfold_libc_entry(const char *name) {
+    for (size_t i = 0; i < HEAP_NAMES; i++)
+        if (!strcmp(heap[i].name, name)) return heap[i].libc_entry;
+    return NULL;
+}
+
 static void (*publish)(void);
 
 /* The engine: not wanted, to be loaded when it is needed, being loaded, loaded, not to be had. */
 enum { NONE, WANTED, LOADING, LOADED, LOST };
 static atomic_int state;
 
-void *ramfold_find(void **found, const char *name) {
-    if (!*found) *found = dlsym(RTLD_NEXT, name);
-    return *found;
-}
+int (*ramfold_is_internal)(void), (*ramfold_owns)(const void *);
 
-void *ramfold_find_in_libc(void **found, const char *name) {
-    static void *libc;
-    if (!libc) libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
-    if (!*found) *found = dlsym(libc, name);
+void *ramfold_find(void **found, const char *name) {
+    if (!*found) *found = ramfold_behind(name);
     return *found;
 }
 
 static void complain(const char *line) { ramfold_call(SYS_write, 2, (long)line, (long)strlen(line), 0, 0, 0); }
 
-/* Ends a program whose memory cannot be held under the limit, before it can pass it. */
-static void refuse(const char *line) {
+void ramfold_refuse(const char *line) {
     complain(line);
     ramfold_call(SYS_exit_group, 125, 0, 0, 0, 0, 0);
 }
@@ -133,18 +163,37 @@ static void load_engine(void) {
         atomic_store(&state, LOST);
         return complain("ramfold: this process is not held under the limit any more (has ramfold run ended?)\n");
     }
-    if (!engine) refuse("ramfold: memory cannot be held under the limit: the library cannot be loaded\n");
+    if (!engine) ramfold_refuse("ramfold: memory cannot be held under the limit: the library cannot be loaded\n");
     ramfold_before_fork = dlsym(engine, "ramfold_before_fork");
     ramfold_after_fork_parent = dlsym(engine, "ramfold_after_fork_parent");
     ramfold_after_fork_child = dlsym(engine, "ramfold_after_fork_child");
     publish = dlsym(engine, "ramfold_publish");
+    ramfold_is_internal = dlsym(engine, "ramfold_is_internal");
+    ramfold_owns = dlsym(engine, "ramfold_owns");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) *names[i].slot = dlsym(engine, names[i].name);
+    for (size_t i = 0; i < HEAP_NAMES; i++) {
+        *heap[i].libc_slot = dlsym(engine, heap[i].name);
+        if (!ramfold_next_malloc) *heap[i].slot = *heap[i].libc_slot;
+    }
     atomic_store(&state, LOADED);
+}
+
+static void wake(char **envp);
+
+/* A malloc of the program's own is not to be called again from within its mmap, by the dynamic linker. */
+static int has_other_malloc(void) {
+    ramfold_meet();
+    return ramfold_own_malloc || ramfold_next_malloc;
 }
 
 int ramfold_load(const void *caller) {
     int seen = atomic_load(&state);
     if (seen == LOADED) return 1;
+    /* A constructor that comes before this library's takes memory. */
+    if (seen == NONE && environ && !is_linker(caller) && !has_other_malloc()) {
+        wake(environ);
+        seen = atomic_load(&state);
+    }
     if (seen != WANTED || is_linker(caller) || !atomic_compare_exchange_strong(&state, &seen, LOADING)) return 0;
     int error = errno;
     uint64_t all = ~0ull, before;
@@ -158,6 +207,8 @@ int ramfold_load(const void *caller) {
 /* The limit of address space that the settings tell of. */
 static const char *address_space;
 
+extern char **environ;
+
 /* Keeps the settings and this library for the programs that this one starts. Copies: programs overwrite the place where
    the originals are. */
 static void keep(char **envp) {
@@ -165,7 +216,7 @@ static void keep(char **envp) {
     while (*envp && strncmp(*envp, SETTINGS, sizeof SETTINGS - 1)) envp++;
     if (!*envp) return;
     size_t size = strlen(*envp) + 1;
-    if (size > sizeof settings) refuse("ramfold: memory cannot be held under the limit: RAMFOLD_RUN is too long\n");
+    if (size > sizeof settings) ramfold_refuse("ramfold: memory cannot be held under the limit: RAMFOLD_RUN is too long\n");
     ramfold_kept[0] = memcpy(settings, *envp, size);
     /* exec.c adds what holds then. */
     char *limit = strstr(settings, ADDRESS_SPACE);
@@ -176,19 +227,11 @@ static void keep(char **envp) {
     if (setting("start", preload + 11, sizeof preload - 11)) ramfold_kept[1] = preload;
 }
 
-/* Whether the program, or a library of it, has a malloc of its own that comes before ours. (Where a program that is not
-   position-independent takes the address of a function, that is a jump of its own, under the name of what it has not.) */
-static int has_own_malloc(void) {
-    void *first = dlsym(RTLD_DEFAULT, "malloc");
-    Dl_info info;
-    const ElfW(Sym) *symbol = NULL;
-    if (first == (void *)malloc) return 0;
-    return !dladdr1(first, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol || symbol->st_shndx != SHN_UNDEF;
-}
-
-/* After libc's own constructor and before the program's. */
-__attribute__((constructor)) static void begin(int argc, char **argv, char **envp) {
-    (void)argc, (void)argv;
+/* Reads the settings, once: before the program's first line, or when somebody's constructor takes memory before. */
+static void wake(char **envp) {
+    static int done;
+    if (done) return;
+    done = 1;
     keep(envp);
     ramfold_find_direct();
     ramfold_find_fork();
@@ -199,8 +242,13 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
     ramfold_begin_limits(address_space);
     ramfold_handle_fork();
     atomic_store(&state, WANTED);
-    /* A malloc of the program's own is not to be called again from within its mmap, by the dynamic linker. */
-    if (has_own_malloc()) ramfold_load(begin);
+}
+
+/* After libc's own constructor and before the program's. */
+__attribute__((constructor)) static void begin(int argc, char **argv, char **envp) {
+    (void)argc, (void)argv;
+    wake(envp);
+    if (has_other_malloc()) ramfold_load(begin);
 }
 
 /* After the program's own destructors. */

@@ -18,15 +18,53 @@ int ramfold_load(const void *caller);
 void ramfold_handle_fork(void);
 extern void (*ramfold_before_fork)(void), (*ramfold_after_fork_parent)(void), (*ramfold_after_fork_child)(void);
 
-/* libc's function of that name, looked for once. */
+/* others.c: the function of that name behind this library, libc's or that of a library which replaces it too. Null if there is
+   none. It allocates nothing, and takes no lock. */
+void *ramfold_behind(const char *name);
+
+/* The same, looked for once. */
 void *ramfold_find(void **found, const char *name);
 
 /* The same of libc itself: other libraries may have an allocator with functions of these names. */
-void *ramfold_find_in_libc(void **found, const char *name);
+void *ramfold_in_libc(const char *name);
+
+/* libc's own malloc, known before anybody's first block. */
+extern struct ramfold_libcs {
+    void *(*malloc)(size_t), *(*calloc)(size_t, size_t), *(*realloc)(void *, size_t);
+    void *(*memalign)(size_t, size_t), *(*valloc)(size_t), *(*pvalloc)(size_t);
+    void (*free)(void *);
+} ramfold_libcs;
+
+/* The malloc that the program calls is its own, in its executable; or that of a library which it is linked with. */
+extern int ramfold_own_malloc, ramfold_next_malloc;
+
+/* Looks at the allocators in the program; before its first block. */
+void ramfold_meet(void);
+
+/* start.c: ends the program with a line: its memory cannot be held under the limit. */
+void ramfold_refuse(const char *line);
+
+/* Puts this library's functions into libc's table of symbols. False if that cannot be written. */
+int ramfold_lead_here(void);
+
+/* start.c: lets the slots of the malloc family lead to what they do before the engine comes. */
+void ramfold_open_heap(int passed_on);
+
+/* start.c: this library's function in the place of libc's, if the name is one of the malloc family's. */
+void *ramfold_libc_entry(const char *name);
+
+/* The engine's, once it is loaded: whether this thread works for it, and whether a block is not the program's. */
+extern int (*ramfold_is_internal)(void), (*ramfold_owns)(const void *);
 
 /* Where the calls of each name lead. */
-#define NAME(name, first) extern void *ramfold_slot_##name __attribute__((visibility("hidden")));
+#define SLOT(name) extern void *ramfold_slot_##name __attribute__((visibility("hidden")));
+#define HEAP(name, first, next)                                                       \
+    SLOT(name)                                                                        \
+    SLOT(libc_##name)                                                                 \
+    extern char ramfold_libc_##name[] __attribute__((visibility("hidden")));
+#define NAME(name, first) SLOT(name)
 #include "names.h"
+#undef HEAP
 #undef NAME
 
 /* limits.c. The limit of address space that is kept here: false if there is none. */
@@ -37,6 +75,25 @@ void ramfold_limits_after_fork(void);
 
 /* The setting that passes it on, the last one. */
 #define ADDRESS_SPACE ";address_space="
+
+/* A function of this library's: a jump, not a call: arguments, result and the caller's address are as without it. */
+#if defined(__x86_64__)
+#define JUMP(slot) "endbr64\n jmp *" #slot "(%rip)\n"
+/* The same after a call of `before`, with the arguments kept. */
+#define JUMP_AFTER(before, slot)                                                      \
+    "endbr64\n push %rdi\n push %rsi\n push %rdx\n push %rcx\n push %r8\n push %r9\n sub $8, %rsp\n call " #before \
+    "\n add $8, %rsp\n pop %r9\n pop %r8\n pop %rcx\n pop %rdx\n pop %rsi\n pop %rdi\n jmp *" #slot "(%rip)\n"
+#elif defined(__aarch64__)
+#define JUMP(slot) "adrp x16, " #slot "\n ldr x16, [x16, :lo12:" #slot "]\n br x16\n"
+#define JUMP_AFTER(before, slot)                                                      \
+    "stp x29, x30, [sp, #-80]!\n stp x0, x1, [sp, #16]\n stp x2, x3, [sp, #32]\n stp x4, x5, [sp, #48]\n str x8, [sp, #64]\n" \
+    "bl " #before "\n ldr x8, [sp, #64]\n ldp x4, x5, [sp, #48]\n ldp x2, x3, [sp, #32]\n ldp x0, x1, [sp, #16]\n" \
+    "ldp x29, x30, [sp], #80\n" JUMP(slot)
+#else
+#error "no jump for this processor"
+#endif
+#define FUNCTION(scope, name, ...)                                                    \
+    __asm__(".text\n." #scope " " #name "\n.type " #name ", @function\n" #name ":\n" __VA_ARGS__ ".size " #name ", .-" #name "\n");
 
 /* direct.c: pages leave by a copy. Set once, before there are threads. */
 extern int ramfold_pages_are_copied;

@@ -111,11 +111,26 @@ pub fn test_file(name: &str) -> String {
 
 /// Compiles `c/NAME.c` into the directory.
 pub fn compiled(name: &str, directory: &Path) -> PathBuf {
-    let binary = directory.join(name);
+    compiled_with(name, directory, &[])
+}
+
+/// The same with further words for the compiler.
+pub fn compiled_with(name: &str, directory: &Path, flags: &[&str]) -> PathBuf {
+    compile(name, directory.join(name), flags)
+}
+
+/// The part of the C program in tests/c that is a library of its own: `NAME_module.so`.
+pub fn compiled_module(name: &str, directory: &Path, flags: &[&str]) -> PathBuf {
+    let output = directory.join(format!("{name}_module.so"));
+    compile(name, output, &[&["-DMODULE", "-shared", "-fPIC"], flags].concat())
+}
+
+fn compile(name: &str, output: PathBuf, flags: &[&str]) -> PathBuf {
     let source = test_file(&format!("c/{name}.c"));
-    let status = Command::new("cc").args(["-O1", "-g", "-pthread", &source, "-o"]).arg(&binary).status();
-    assert!(status.unwrap().success(), "{source} does not compile");
-    binary
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-g", "-pthread", &source, "-o"]).arg(&output).args(flags);
+    assert!(compiler.status().unwrap().success(), "{source} does not compile");
+    output
 }
 
 /// What a run gave.
