@@ -30,6 +30,7 @@ properties!(
     fork_content,
     heap,
     heirs,
+    left_calls,
     libc_state,
     mappings,
     mlock,

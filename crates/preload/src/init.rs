@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use ramfold_pager::Pager;
 
 use crate::tls::{self, Internal};
-use crate::{environ, fork, gate, heap, host, libc_data, loader, stack, threads};
+use crate::{environ, fork, gate, heap, host, libc_data, loader, stack, streams, threads};
 
 static PAGER: Slot = Slot(UnsafeCell::new(MaybeUninit::uninit()));
 static START: AtomicUsize = AtomicUsize::new(0);
@@ -32,12 +32,18 @@ unsafe impl Sync for Slot {}
 /// Works on the pager. Meanwhile this thread is internal, so that whatever the pager calls allocates outside the managed
 /// range, and on a stack of ramfold's own.
 pub fn with_pager<R>(f: impl FnOnce(&'static Pager) -> R + 'static) -> R {
-    let result = {
-        let _internal = Internal::enter();
-        stack::run(move || f(pager()))
-    };
+    let result = internally(move || f(pager()));
     settle();
     result
+}
+
+/// Runs `f` internally, on a stack of ramfold's own. The mark comes after the signals are blocked, and goes before: no handler
+/// that jumps leaves it behind.
+pub fn internally<R>(f: impl FnOnce() -> R + 'static) -> R {
+    stack::run(move || {
+        let _internal = Internal::enter();
+        f()
+    })
 }
 
 /// The pager.
@@ -75,8 +81,7 @@ pub fn is_calm() -> bool {
 
 #[cold]
 fn begin() {
-    let _internal = Internal::enter();
-    stack::run(|| {
+    internally(|| {
         if let Err(error) = pager().begin() {
             host::refuse(&error.to_string());
         }
@@ -107,22 +112,29 @@ fn make_pager() {
     MADE.store(true, Ordering::Release);
 }
 
-/// Runs while the library is loaded, with one thread.
+/// Finds the functions of libc that are needed later: to look for them then would be to wait for the dynamic linker, which a
+/// signal handler may jump out of, or which waits for a page.
+fn find_all() {
+    let _internal = Internal::enter();
+    fork::find();
+    heap::find();
+    libc_data::find();
+    streams::find();
+    threads::find();
+}
+
+/// Runs while the library is loaded, with one thread and signals blocked.
 extern "C" fn constructor() {
-    {
-        let _internal = Internal::enter();
-        // On one stack with signals blocked once: what is called here would change to it and back a dozen times.
-        stack::run(|| {
-            heap::configure();
-            loader::find();
-            make_pager();
-        });
-    }
+    // At once: what is called here would change to another stack and back a dozen times.
+    internally(|| {
+        heap::configure();
+        loader::find();
+        make_pager();
+    });
     if loader::redirect().is_err() {
         host::refuse("the program has a malloc of its own, and this dynamic linker cannot do without it");
     }
-    fork::find();
-    libc_data::find();
+    find_all();
     threads::register_main();
     READY.store(true, Ordering::Relaxed);
     settle();

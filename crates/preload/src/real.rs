@@ -1,7 +1,6 @@
 //! The functions behind those that this library replaces and then needs itself.
 //!
-//! Found with dlsym(RTLD_NEXT), at the first use or earlier. dlsym allocates and takes the dynamic linker's lock:
-//! whoever asks is internal and holds no lock of ours.
+//! Found with dlsym(RTLD_NEXT), while the library is loaded (init.rs): dlsym allocates and takes the dynamic linker's lock.
 
 /// Declares a module with the name of a C function: `get` finds the original, once.
 macro_rules! function {
@@ -30,4 +29,31 @@ macro_rules! function {
     };
 }
 
-pub(crate) use function;
+
+/// Declares exported functions that jump to functions in C.
+macro_rules! jump {
+    ($($name:ident => $target:ident,)*) => {
+        $(
+            mod $name {
+                unsafe extern "C" {
+                    pub fn $target();
+                }
+            }
+
+            /// Jumps to the function in C.
+            ///
+            /// # Safety
+            /// As in C.
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name() {
+                #[cfg(target_arch = "x86_64")]
+                std::arch::naked_asm!("jmp {}", sym $name::$target);
+                #[cfg(target_arch = "aarch64")]
+                std::arch::naked_asm!("b {}", sym $name::$target);
+            }
+        )*
+    };
+}
+
+pub(crate) use {function, jump};
