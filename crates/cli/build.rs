@@ -65,7 +65,7 @@ fn build_start(sources: &Path) {
     // Few mappings, and few pages of its own.
     compile.args("-Wl,-z,now,-z,noseparate-code,-z,norelro,-Bsymbolic-functions,-s -o".split(' '));
     compile.arg(&library);
-    compile.args(["start.c", "heap.c", "calls.c", "exec.c", "direct.c"].map(|file| sources.join(file)));
+    compile.args(["start.c", "heap.c", "calls.c", "exec.c", "direct.c", "owner.c", "command.c"].map(|file| sources.join(file)));
     let status = compile.arg("-ldl").status().expect("the C compiler runs");
     assert!(status.success(), "the first library did not build: {status}");
     println!("cargo::rustc-env=RAMFOLD_START={}", library.display());

@@ -43,7 +43,8 @@ properties!(
     streams,
     syscalls_evicted,
     threads,
-    threads_exit
+    threads_exit,
+    vfork_allocates
 );
 
 /// The main thread ends first: the process ends with the last of the program's own threads.

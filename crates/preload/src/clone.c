@@ -1,7 +1,7 @@
-/* Copies of the process that are made without fork(): clone() without CLONE_VM, and the same by syscall().
+/* Processes that are made without fork(): clone(), and the same by syscall(); and exec by syscall().
  *
  * The child has a pager of its own only if fork.rs knows of the copy; else what is away would read as zeros there. What
- * shares the parent's memory is passed on as it is. Not seen, as by any library: a system call made by the program's own
+ * shares the parent's memory is passed on as it is. An exec is the first library's (start/exec.c). Not seen, as by any library: a system call made by the program's own
  * instructions. In C, since these functions vary in their arguments. */
 
 #define _GNU_SOURCE
@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #ifndef SYS_clone3
 #define SYS_clone3 435
@@ -114,6 +115,8 @@ long ramfold_syscall(long number, ...) {
     switch (number) {
     case SYS_clone: return call_clone(a);
     case SYS_clone3: return call_clone3(a);
+    case SYS_execve: return execve((const char *)a[0], (char **)a[1], (char **)a[2]);
+    case SYS_execveat: return execveat((int)a[0], (const char *)a[1], (char **)a[2], (char **)a[3], (int)a[4]);
 #ifdef SYS_fork
     case SYS_fork: return copy_process(number, a, NULL, 0);
 #endif

@@ -5,6 +5,7 @@
 //! no pager the program ends: it would pass its limit.
 
 use std::cell::UnsafeCell;
+use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -54,6 +55,17 @@ pub fn pager() -> &'static Pager {
     unsafe { (*PAGER.0.get()).assume_init_ref() }
 }
 
+unsafe extern "C" {
+    /// The first library's (start/owner.c).
+    fn ramfold_is_guest() -> c_int;
+}
+
+/// Whether this process shares the memory of another, which is to begin management.
+fn is_guest() -> bool {
+    // SAFETY: asks who owns the memory.
+    unsafe { ramfold_is_guest() != 0 }
+}
+
 /// Begins management when it is due; not inside the heap, whose locks the threads that are started may wait for, and not
 /// before [`loader::redirect`].
 pub fn settle() {
@@ -67,7 +79,7 @@ pub fn settle() {
         return;
     }
     CALM.store(false, Ordering::Relaxed);
-    if READY.load(Ordering::Relaxed) && !stack::is_own() && !gate::is_inside(tls::thread()) {
+    if READY.load(Ordering::Relaxed) && !stack::is_own() && !gate::is_inside(tls::thread()) && !is_guest() {
         pager().await_turn();
         begin();
     }

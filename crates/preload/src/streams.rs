@@ -39,7 +39,8 @@ real::jump! {
     fopen => ramfold_make_fopen,
     fopen64 => ramfold_make_fopen64,
     fdopen => ramfold_make_fdopen,
-    popen => ramfold_make_popen,
+    // The first library's popen calls it.
+    ramfold_popen => ramfold_make_popen,
     tmpfile => ramfold_make_tmpfile,
     tmpfile64 => ramfold_make_tmpfile64,
     fmemopen => ramfold_make_fmemopen,

@@ -74,7 +74,11 @@ int first_clone(int (*function)(void *), void *stack, int flags, void *argument,
 }
 
 long first_syscall(long number, long a, long b, long c, long d, long e, long f) {
-    return ramfold_call(number, a, b, c, d, e, f);
+    switch (number) {
+    case SYS_execve: return execve((const char *)a, (char **)b, (char **)c);
+    case SYS_execveat: return execveat((int)a, (const char *)b, (char **)c, (char **)d, (int)e);
+    default: return ramfold_call(number, a, b, c, d, e, f);
+    }
 }
 
 /* libc's function. */

@@ -135,7 +135,7 @@ static void load_engine(void) {
 int ramfold_load(const void *caller) {
     int seen = atomic_load(&state);
     if (seen == LOADED) return 1;
-    if (seen != WANTED || is_linker(caller) || !atomic_compare_exchange_strong(&state, &seen, LOADING)) return 0;
+    if (seen != WANTED || is_linker(caller) || ramfold_is_guest() || !atomic_compare_exchange_strong(&state, &seen, LOADING)) return 0;
     int error = errno;
     uint64_t all = ~0ull, before;
     ramfold_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&before, sizeof all, 0, 0);
@@ -154,6 +154,7 @@ static void in_parent(void) {
 }
 
 static void in_child(void) {
+    ramfold_own_memory();
     if (after_fork_child) after_fork_child();
 }
 
@@ -190,6 +191,7 @@ static int has_own_malloc(void) {
 __attribute__((constructor)) static void begin(int argc, char **argv, char **envp) {
     (void)argc, (void)argv;
     keep(envp);
+    ramfold_own_memory();
     ramfold_find_direct();
     ramfold_find_fork();
     ramfold_find_heap();
