@@ -66,8 +66,11 @@ fn build_start(sources: &Path) {
     compile.args("-Wl,-z,now,-z,noseparate-code,-z,norelro,-Bsymbolic-functions,-s -o".split(' '));
     compile.arg(&library);
     compile.args(
-        ["start", "heap", "calls", "exec", "fork", "limits", "direct", "symbols", "others", "next"]
-            .map(|file| sources.join(file).with_extension("c")),
+        [
+            "start", "heap", "calls", "exec", "fork", "limits", "direct", "symbols", "others", "next",
+            "owner", "command",
+        ]
+        .map(|file| sources.join(file).with_extension("c")),
     );
     let status = compile.arg("-ldl").status().expect("the C compiler runs");
     assert!(status.success(), "the first library did not build: {status}");

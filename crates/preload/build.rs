@@ -1,9 +1,9 @@
-//! Compiles what Rust cannot express: initial-exec thread-local storage, and variadic functions (clone).
+//! Compiles what Rust cannot express: initial-exec thread-local storage, variadic functions (clone), and what threads are cancelled in.
 
-const FILES: [&str; 2] = ["src/tls.c", "src/clone.c"];
+const FILES: [&str; 3] = ["src/tls.c", "src/clone.c", "src/streams.c"];
 
 fn main() {
-    for file in FILES.into_iter().chain(["start/call.h"]) {
+    for file in FILES.into_iter().chain(["src/thread.h", "start/call.h"]) {
         println!("cargo:rerun-if-changed={file}");
     }
     cc::Build::new()

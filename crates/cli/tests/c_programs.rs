@@ -36,6 +36,7 @@ properties!(
     fork_content,
     heap,
     heirs,
+    left_calls,
     libc_state,
     mappings,
     mlock,
@@ -50,6 +51,7 @@ properties!(
     syscalls_evicted,
     threads,
     threads_exit,
+    vfork_allocates,
     wrapped_malloc
 );
 

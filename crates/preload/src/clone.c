@@ -2,8 +2,8 @@
  * what this library has in the place of other system calls.
  *
  * The child has a pager of its own only if fork.rs knows of the copy; else what is away would read as zeros there. What
- * shares the parent's memory is passed on as it is. Not seen, as by any library: a system call made by the program's own
- * instructions. In C, since these functions vary in their arguments. */
+ * shares the parent's memory is passed on as it is. An exec is the first library's (start/exec.c). Not seen, as by any library: a
+ * system call made by the program's own instructions. In C, since these functions vary in their arguments. */
 
 #define _GNU_SOURCE
 #include "../start/call.h"
@@ -127,6 +127,9 @@ long ramfold_syscall(long number, ...) {
     switch (number) {
     case SYS_clone: return call_clone(a);
     case SYS_clone3: return call_clone3(a);
+    case SYS_execve: return execve((const char *)a[0], (char **)a[1], (char **)a[2]);
+    case SYS_execveat:
+        return ramfold_execveat((int)a[0], (const char *)a[1], (char **)a[2], (char **)a[3], (int)a[4]);
 #ifdef SYS_fork
     case SYS_fork: return copy_process(number, a, NULL, 0);
 #endif
@@ -138,8 +141,6 @@ long ramfold_syscall(long number, ...) {
     case SYS_close_range: return ramfold_close_range((unsigned)a[0], (unsigned)a[1], (int)a[2]);
     case SYS_unshare: return unshare((int)a[0]);
     case SYS_setns: return setns((int)a[0], (int)a[1]);
-    case SYS_execve: return execve((const char *)a[0], (char *const *)a[1], (char *const *)a[2]);
-    case SYS_execveat: return ramfold_execveat((int)a[0], (const char *)a[1], (char *const *)a[2], (char *const *)a[3], (int)a[4]);
     default: return call(number, a);
     }
 }

@@ -8,7 +8,7 @@
 use std::mem;
 
 use crate::sys::PAGE;
-use crate::tls::{self, Internal, Masked};
+use crate::tls::{self, Masked};
 use crate::{brk, gate, host, init, internal, large, libc_data, stack, threads};
 
 /// A handler for fork: the first library registered it before anybody else had one.
@@ -59,14 +59,11 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     internal::after_fork();
     let pager = init::pager();
-    {
-        let _internal = Internal::enter();
-        stack::run(|| {
-            if let Err(error) = pager.after_fork_child() {
-                host::refuse(&error.to_string());
-            }
-        });
-    }
+    init::internally(|| {
+        if let Err(error) = pager.after_fork_child() {
+            host::refuse(&error.to_string());
+        }
+    });
     brk::after_fork();
     large::after_fork();
     gate::open_in_child(tls::thread());
@@ -80,10 +77,7 @@ crate::real::function!(fn _Fork() -> libc::pid_t);
 /// fork without handlers: still a copy of this process, so still everything has to stand still.
 #[unsafe(export_name = "_Fork")]
 pub extern "C" fn bare_fork() -> libc::pid_t {
-    let Some(real) = ({
-        let _internal = Internal::enter();
-        _Fork::get()
-    }) else {
+    let Some(real) = _Fork::get() else {
         return crate::sys::fail(libc::ENOSYS);
     };
     before();
@@ -97,39 +91,14 @@ unsafe extern "C" {
     fn ramfold_find_clone();
 }
 
-/// Finds libc's clone; there is one thread.
+/// Finds libc's functions; there is one thread.
 pub fn find() {
-    let _internal = Internal::enter();
+    _Fork::get();
     // SAFETY: looks for a name only.
     unsafe { ramfold_find_clone() };
 }
 
-macro_rules! jump {
-    ($($name:ident => $target:ident,)*) => {
-        $(
-            mod $name {
-                unsafe extern "C" {
-                    pub fn $target();
-                }
-            }
-
-            /// Jumps to the function in C.
-            ///
-            /// # Safety
-            /// As in C.
-            #[unsafe(no_mangle)]
-            #[unsafe(naked)]
-            pub unsafe extern "C" fn $name() {
-                #[cfg(target_arch = "x86_64")]
-                std::arch::naked_asm!("jmp {}", sym $name::$target);
-                #[cfg(target_arch = "aarch64")]
-                std::arch::naked_asm!("b {}", sym $name::$target);
-            }
-        )*
-    };
-}
-
-jump! {
+crate::real::jump! {
     clone => ramfold_clone,
     syscall => ramfold_syscall,
 }

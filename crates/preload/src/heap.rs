@@ -15,7 +15,7 @@ use crate::gate::{self, Pass};
 use crate::init;
 use crate::large;
 use crate::sys::{self, PAGE};
-use crate::{internal, loader, real, tls};
+use crate::{internal, loader, real, streams, tls};
 
 /// Blocks from this size on come from the pager directly.
 const LARGE: usize = 1 << 20;
@@ -156,8 +156,8 @@ fn checked(p: *mut c_void) -> *mut c_void {
 fn straight(size: usize) -> Option<Pass> {
     let thread = tls::thread();
     // SAFETY: the block is this thread's own.
-    let internal = unsafe { thread.as_ref().internal } != 0;
-    (init::is_calm() && !internal && size < LARGE && !init::exhausted()).then(|| gate::enter(thread))
+    let marked = unsafe { thread.as_ref().internal | thread.as_ref().stream_blocks } != 0;
+    (init::is_calm() && !marked && size < LARGE && !init::exhausted()).then(|| gate::enter(thread))
 }
 
 fn allocate(size: usize) -> *mut c_void {
@@ -259,9 +259,13 @@ extern "C" fn ramfold_owns(p: *const c_void) -> c_int {
     internal::owns(p).into()
 }
 
+/// Finds libc's function; there is one thread.
+pub fn find() {
+    malloc_usable_size::get();
+}
+
 /// Bytes of a block of libc's.
 fn libc_usable(p: *const c_void) -> usize {
-    let _internal = tls::Internal::enter();
     // SAFETY: libc owns it.
     malloc_usable_size::get().map_or(0, |usable| unsafe { usable(p) })
 }
@@ -335,6 +339,7 @@ extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
     match straight(size) {
         // SAFETY: any size is allowed.
         Some(_pass) => checked(unsafe { mi::mi_malloc(size) }),
+        None if streams::takes(size) => checked(internal::malloc(size)),
         None => allocate(size),
     }
 }

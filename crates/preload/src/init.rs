@@ -5,6 +5,7 @@
 //! no pager the program ends: it would pass its limit.
 
 use std::cell::UnsafeCell;
+use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use ramfold_pager::Pager;
 
 use crate::tls::{self, Internal};
-use crate::{environ, fork, gate, heap, host, libc_data, loader, stack, threads};
+use crate::{environ, fork, gate, heap, host, libc_data, loader, stack, streams, threads};
 
 static PAGER: Slot = Slot(UnsafeCell::new(MaybeUninit::uninit()));
 static START: AtomicUsize = AtomicUsize::new(0);
@@ -32,12 +33,18 @@ unsafe impl Sync for Slot {}
 /// Works on the pager. Meanwhile this thread is internal, so that whatever the pager calls allocates outside the managed
 /// range, and on a stack of ramfold's own.
 pub fn with_pager<R>(f: impl FnOnce(&'static Pager) -> R + 'static) -> R {
-    let result = {
-        let _internal = Internal::enter();
-        stack::run(move || f(pager()))
-    };
+    let result = internally(move || f(pager()));
     settle();
     result
+}
+
+/// Runs `f` internally, on a stack of ramfold's own. The mark comes after the signals are blocked, and goes before: no handler
+/// that jumps leaves it behind.
+pub fn internally<R>(f: impl FnOnce() -> R + 'static) -> R {
+    stack::run(move || {
+        let _internal = Internal::enter();
+        f()
+    })
 }
 
 /// The pager.
@@ -46,6 +53,17 @@ pub fn pager() -> &'static Pager {
     debug_assert!(MADE.load(Ordering::Relaxed), "the pager is used before it is made");
     // SAFETY: the constructor has made it: nobody comes here before.
     unsafe { (*PAGER.0.get()).assume_init_ref() }
+}
+
+unsafe extern "C" {
+    /// The first library's (start/owner.c).
+    fn ramfold_is_guest() -> c_int;
+}
+
+/// Whether this process shares the memory of another, which is to begin management.
+fn is_guest() -> bool {
+    // SAFETY: asks who owns the memory.
+    unsafe { ramfold_is_guest() != 0 }
 }
 
 /// Begins management when it is due; not inside the heap, whose locks the threads that are started may wait for, and not
@@ -61,7 +79,7 @@ pub fn settle() {
         return;
     }
     CALM.store(false, Ordering::Relaxed);
-    if READY.load(Ordering::Relaxed) && !stack::is_own() && !gate::is_inside(tls::thread()) {
+    if READY.load(Ordering::Relaxed) && !stack::is_own() && !gate::is_inside(tls::thread()) && !is_guest() {
         pager().await_turn();
         begin();
     }
@@ -75,8 +93,7 @@ pub fn is_calm() -> bool {
 
 #[cold]
 fn begin() {
-    let _internal = Internal::enter();
-    stack::run(|| {
+    internally(|| {
         if let Err(error) = pager().begin() {
             host::refuse(&error.to_string());
         }
@@ -107,22 +124,29 @@ fn make_pager() {
     MADE.store(true, Ordering::Release);
 }
 
-/// Runs while the library is loaded, with one thread.
+/// Finds the functions of libc that are needed later: to look for them then would be to wait for the dynamic linker, which a
+/// signal handler may jump out of, or which waits for a page.
+fn find_all() {
+    let _internal = Internal::enter();
+    fork::find();
+    heap::find();
+    libc_data::find();
+    streams::find();
+    threads::find();
+}
+
+/// Runs while the library is loaded, with one thread and signals blocked.
 extern "C" fn constructor() {
-    {
-        let _internal = Internal::enter();
-        // On one stack with signals blocked once: what is called here would change to it and back a dozen times.
-        stack::run(|| {
-            heap::configure();
-            loader::find();
-            make_pager();
-        });
-    }
+    // At once: what is called here would change to another stack and back a dozen times.
+    internally(|| {
+        heap::configure();
+        loader::find();
+        make_pager();
+    });
     if loader::redirect().is_err() {
         host::refuse("the program has a malloc of its own, and this dynamic linker cannot do without it");
     }
-    fork::find();
-    libc_data::find();
+    find_all();
     threads::register_main();
     READY.store(true, Ordering::Relaxed);
     settle();

@@ -466,8 +466,9 @@ fn is_self(pidfd: c_int) -> bool {
     if [PIDFD_SELF_THREAD, PIDFD_SELF_THREAD_GROUP].contains(&pidfd) {
         return true;
     }
-    let _internal = tls::Internal::enter();
-    let Ok(text) = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")) else { return false };
-    let pid = std::process::id();
-    text.lines().any(|line| line.strip_prefix("Pid:").is_some_and(|n| n.trim().parse() == Ok(pid)))
+    init::internally(move || {
+        let Ok(text) = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")) else { return false };
+        let pid = std::process::id();
+        text.lines().any(|line| line.strip_prefix("Pid:").is_some_and(|n| n.trim().parse() == Ok(pid)))
+    })
 }

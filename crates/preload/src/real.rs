@@ -34,4 +34,30 @@ macro_rules! function {
     };
 }
 
-pub(crate) use function;
+/// Declares exported functions that jump to functions in C.
+macro_rules! jump {
+    ($($name:ident => $target:ident,)*) => {
+        $(
+            mod $name {
+                unsafe extern "C" {
+                    pub fn $target();
+                }
+            }
+
+            /// Jumps to the function in C.
+            ///
+            /// # Safety
+            /// As in C.
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name() {
+                #[cfg(target_arch = "x86_64")]
+                std::arch::naked_asm!("jmp {}", sym $name::$target);
+                #[cfg(target_arch = "aarch64")]
+                std::arch::naked_asm!("b {}", sym $name::$target);
+            }
+        )*
+    };
+}
+
+pub(crate) use {function, jump};

@@ -1,9 +1,10 @@
 //! Threads of the program.
 //!
-//! A new thread's control block and its thread-local tables are allocated while this library is internal, so that
-//! threads of the pager may walk libc's list of threads without a fault; where the program brings a stack of its own, in
-//! managed memory, the part in which libc puts them is locked for the same reason. Program threads are counted: the pager's threads would keep a
-//! process alive whose main thread has called pthread_exit, so the last program thread to end exits for it.
+//! Threads of the pager walk libc's list of threads, and must not fault there. A new thread's control block lies on its stack,
+//! which libc maps for itself, and its thread-local tables are the dynamic linker's (loader.rs); where the program brings a
+//! stack of its own, in managed memory, the part in which libc puts the block is locked. Program threads are counted: the
+//! pager's threads would keep a process alive whose main thread has called pthread_exit, so the last program thread to end
+//! exits for it.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -28,11 +29,16 @@ static KEY: AtomicU32 = AtomicU32::new(0);
 /// glibc runs destructors in up to four rounds: ours counts them, to be among the last.
 const ROUNDS: usize = 3;
 
-/// Resolves what must not be looked for later, and watches for the end of the main thread.
+/// Finds libc's functions; there is one thread.
+pub fn find() {
+    pthread_create::get();
+    thrd_create::get();
+}
+
+/// Watches for the end of the main thread.
 pub fn register_main() {
     let _internal = Internal::enter();
     let mut key: pthread_key_t = 0;
-    pthread_create::get();
     // SAFETY: the destructor lives as long as the process.
     if unsafe { libc::pthread_key_create(&raw mut key, Some(ended)) } == 0 {
         KEY.store(key + 1, Ordering::Release);
@@ -100,9 +106,7 @@ unsafe extern "C" fn ramfold_started(package: *mut c_void) -> Package {
 fn start(start: Start, arg: *mut c_void, create: impl FnOnce(Start, *mut c_void) -> c_int) -> c_int {
     let package = Box::into_raw(Box::new(Package { start, arg }));
     PROGRAM_THREADS.fetch_add(1, Ordering::Relaxed);
-    let internal = Internal::enter();
     let error = create(ramfold_begin, package.cast());
-    drop(internal);
     if error != 0 {
         PROGRAM_THREADS.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: no thread has it.
@@ -151,10 +155,7 @@ pub unsafe extern "C" fn create(
 /// As in C. The start function returns an int: in the same register, so it may be called as one returning a pointer.
 #[unsafe(export_name = "thrd_create")]
 pub unsafe extern "C" fn create_c11(thread: *mut pthread_t, function: Start, arg: *mut c_void) -> c_int {
-    let Some(real) = ({
-        let _internal = Internal::enter();
-        thrd_create::get()
-    }) else {
+    let Some(real) = thrd_create::get() else {
         return 1; // thrd_error
     };
     // SAFETY: the program's.

@@ -1,15 +1,6 @@
-/* What the library keeps for each thread, and where threads begin.
+/* What the library keeps for each thread, and where threads begin. */
 
-   Thread-local storage is initial-exec: part of the thread's static block, so that an access is
-   one instruction and never allocates. */
-
-struct ramfold_thread {
-    unsigned internal; /* depth: while non-zero, malloc and mmap serve ramfold itself */
-    unsigned slot;     /* index into the heap gate's table; 0: none yet */
-    unsigned masked;   /* depth: while non-zero, all signals are blocked */
-    unsigned long long mask; /* what was blocked before */
-    _Bool off_stack;         /* runs on a stack of ramfold's own */
-};
+#include "thread.h"
 
 __thread struct ramfold_thread ramfold_thread;
 

@@ -4,20 +4,25 @@
 //! that is allocated with malloc, which is what this library implements.
 
 use std::arch::asm;
+use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// The block of one thread; the layout is that of tls.c.
+/// The block of one thread; the layout is that of thread.h.
 #[repr(C)]
 pub struct Thread {
     /// Depth: while non-zero, malloc and mmap serve ramfold itself.
     pub internal: u32,
+    /// Blocks of malloc that may be a stream's (streams.rs).
+    pub stream_blocks: u32,
     /// This thread's slot in the heap's gate; 0 means none yet.
     pub slot: u32,
-    /// Depth: while non-zero, all signals are blocked.
+    /// Depth: while non-zero, all signals are blocked and the thread cannot be cancelled.
     pub masked: u32,
     /// What was blocked before.
     pub mask: u64,
+    /// Whether it could be cancelled before.
+    pub cancelstate: c_int,
     /// This thread runs on a stack of ramfold's own.
     pub off_stack: bool,
 }
@@ -77,10 +82,13 @@ impl Drop for Internal {
     }
 }
 
-/// While it lives, no signal handler runs in this thread. Nests; the outermost one costs two system calls.
+/// While it lives, no signal handler runs in this thread, and it is not cancelled. Nests; the outermost one costs two system
+/// calls.
 ///
 /// Whoever holds something that the pager's threads wait for (the pager's gate, the internal allocator's lock) must
-/// not be interrupted: a handler may touch memory that only those threads can bring back.
+/// not be interrupted: a handler may touch memory that only those threads can bring back. And it must not be left: a handler
+/// might jump out of it, and a cancelled thread would end at the first file that is read. So a mark that is set and taken
+/// away within is never left behind.
 pub struct Masked(PhantomData<*const ()>);
 
 impl Masked {
@@ -89,6 +97,7 @@ impl Masked {
         let own = unsafe { thread().as_mut() };
         if own.masked == 0 {
             own.mask = set_mask(u64::MAX);
+            own.cancelstate = set_cancelstate(CANCEL_DISABLE);
         }
         own.masked += 1;
         Self(PhantomData)
@@ -111,6 +120,7 @@ impl Drop for Masked {
         let own = unsafe { thread().as_mut() };
         own.masked -= 1;
         if own.masked == 0 {
+            set_cancelstate(own.cancelstate);
             set_mask(own.mask);
         }
     }
@@ -128,5 +138,20 @@ fn set_mask(mask: u64) -> u64 {
     let args = [how, (&raw const mask).addr(), (&raw mut before).addr(), size_of::<u64>(), 0];
     // SAFETY: both words are valid for the call.
     unsafe { crate::sys::call(libc::SYS_rt_sigprocmask, args) };
+    before
+}
+
+/// As the C library's header has it.
+const CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// Whether this thread may be cancelled; returns what was so before.
+fn set_cancelstate(state: c_int) -> c_int {
+    let mut before = 0;
+    // SAFETY: changes a flag of this thread; the word is valid for the call.
+    unsafe { pthread_setcancelstate(state, &raw mut before) };
     before
 }

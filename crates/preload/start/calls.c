@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -92,6 +93,13 @@ long first_syscall(long number, long a, long b, long c, long d, long e, long f) 
         static void *found;                                                           \
         return ((any)ramfold_find(&found, #name))(a, b, c, d, e, f);                   \
     }
+
+/* Its last argument is not in a register. */
+FILE *first_fopencookie(void *cookie, const char *mode, cookie_io_functions_t functions) {
+    static void *found;
+    FILE *(*real)(void *, const char *, cookie_io_functions_t) = ramfold_find(&found, "fopencookie");
+    return real(cookie, mode, functions);
+}
 
 /* The engine's; libc's where it is not to be had. */
 #define ENGINE(name)                                                                  \

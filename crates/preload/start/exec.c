@@ -24,8 +24,6 @@ EXPORTED const char *ramfold_kept[MOST_KEPT + 1];
 
 extern char **environ;
 
-typedef int (*launch)(void *call, char **envp);
-
 static size_t name_length(const char *variable) { return strcspn(variable, "=") + 1; }
 
 static char **find(char **envp, const char *variable) {
@@ -55,7 +53,7 @@ static void write_settings(char *room, struct rlimit limit) {
 }
 
 /* Runs LAUNCH with ENVP plus what must be kept. A LD_PRELOAD of the program's own gets our library in front. */
-static int with_environment(char *const *given, launch launch, void *call) {
+int ramfold_with_environment(char *const *given, int (*launch)(void *call, char **envp), void *call) {
     char *empty[] = {NULL};
     char **envp = given ? (char **)given : empty;
     size_t count = 0, added = 0;
@@ -127,17 +125,17 @@ static int launch_spawn(void *p, char **envp) {
 
 EXPORTED int execve(const char *path, char *const *argv, char *const *envp) {
     struct call c = {.path = path, .argv = argv};
-    return with_environment(envp, launch_execve, &c);
+    return ramfold_with_environment(envp, launch_execve, &c);
 }
 
 EXPORTED int execveat(int directory, const char *path, char *const *argv, char *const *envp, int flags) {
     struct call c = {.directory = directory, .path = path, .argv = argv, .flags = flags};
-    return with_environment(envp, launch_execveat, &c);
+    return ramfold_with_environment(envp, launch_execveat, &c);
 }
 
 EXPORTED int execvpe(const char *file, char *const *argv, char *const *envp) {
     struct call c = {.path = file, .argv = argv};
-    return with_environment(envp, launch_execvpe, &c);
+    return ramfold_with_environment(envp, launch_execvpe, &c);
 }
 
 EXPORTED int execv(const char *path, char *const *argv) { return execve(path, argv, environ); }
@@ -158,7 +156,7 @@ EXPORTED int fexecve(int fd, char *const *argv, char *const *envp) {
         static void *found;                                                           \
         struct call c = {.real = ramfold_find(&found, #name), .pid = pid, .path = path, .actions = actions, \
                          .attributes = attributes, .argv = argv};                     \
-        return with_environment(envp, launch_spawn, &c);                              \
+        return ramfold_with_environment(envp, launch_spawn, &c);                              \
     }
 
 SPAWN(posix_spawn)

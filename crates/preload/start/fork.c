@@ -27,6 +27,7 @@ static void in_parent(void) {
 }
 
 static void in_child(void) {
+    ramfold_own_memory();
     ramfold_limits_after_fork();
     if (ramfold_after_fork_child) ramfold_after_fork_child();
 }

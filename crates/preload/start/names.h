@@ -1,4 +1,4 @@
-/* The names that the engine replaces. Each is a jump through a slot: to a function of this library's while the process
+/* The names that the engine replaces (popen: command.c calls it). Each is a jump through a slot: to a function of this library's while the process
    is small, to the engine's once that is loaded. NAME(name, what the slot holds at first); HEAP(name, the same, what it holds
    where a library's malloc is the program's) for the malloc family, which is also there in the place of libc's own (others.c). */
 
@@ -57,10 +57,11 @@ NAME(thrd_create, first_thrd_create)
 NAME(fopen, first_fopen)
 NAME(fopen64, first_fopen64)
 NAME(fdopen, first_fdopen)
-NAME(popen, first_popen)
+NAME(ramfold_popen, first_popen)
 NAME(tmpfile, first_tmpfile)
 NAME(tmpfile64, first_tmpfile64)
 NAME(fmemopen, first_fmemopen)
+NAME(fopencookie, first_fopencookie)
 NAME(open_memstream, first_open_memstream)
 NAME(open_wmemstream, first_open_wmemstream)
 NAME(setmntent, first_setmntent)

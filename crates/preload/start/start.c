@@ -194,7 +194,8 @@ int ramfold_load(const void *caller) {
         wake(environ);
         seen = atomic_load(&state);
     }
-    if (seen != WANTED || is_linker(caller) || !atomic_compare_exchange_strong(&state, &seen, LOADING)) return 0;
+    if (seen != WANTED || is_linker(caller) || ramfold_is_guest()) return 0;
+    if (!atomic_compare_exchange_strong(&state, &seen, LOADING)) return 0;
     int error = errno;
     uint64_t all = ~0ull, before;
     ramfold_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&before, sizeof all, 0, 0);
@@ -233,6 +234,7 @@ static void wake(char **envp) {
     if (done) return;
     done = 1;
     keep(envp);
+    ramfold_own_memory();
     ramfold_find_direct();
     ramfold_find_fork();
     ramfold_find_heap();

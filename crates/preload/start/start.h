@@ -14,6 +14,23 @@
    came from. True once the slots lead to the engine. */
 int ramfold_load(const void *caller);
 
+/* owner.c: what a copy of this process begins anew, whoever made the copy and how: it reads as zeros there. */
+struct ramfold_own {
+    int owner;      /* the process whose memory this is */
+    int lock;       /* command.c */
+    unsigned users; /* command.c */
+};
+extern struct ramfold_own *ramfold_own;
+
+/* In the constructor, and in a forked child. */
+void ramfold_own_memory(void);
+
+/* Whether the memory is another process's, which this one shares: the child of vfork, or of clone with CLONE_VM. */
+EXPORTED int ramfold_is_guest(void);
+
+/* exec.c: calls LAUNCH with an environment to which what must be kept was added. */
+int ramfold_with_environment(char *const *given, int (*launch)(void *call, char **envp), void *call);
+
 /* fork.c: registers the handlers for fork, once; and the engine's, once it is loaded. */
 void ramfold_handle_fork(void);
 extern void (*ramfold_before_fork)(void), (*ramfold_after_fork_parent)(void), (*ramfold_after_fork_child)(void);

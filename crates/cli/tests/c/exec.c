@@ -6,8 +6,10 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <wordexp.h>
 
 static const char *self;
 static char *const bare[] = {"ONLY=this", NULL};
@@ -42,6 +44,30 @@ static int status_of(pid_t pid) {
         CHECK(status == GOOD);                  \
     } while (0)
 
+/* libc starts a shell, with the environment as it is; which stays as the program made it. */
+static void by_a_shell(void) {
+    extern char **environ;
+    static char *array[] = {"ONLY=this", "LD_PRELOAD=/nonexistent/other.so", NULL};
+    char command[5000];
+    snprintf(command, sizeof command, "ONLY=this '%s' child 2>/dev/null", self);
+    for (int i = 0; i < 3; i++) {
+        if (i == 1) environ = NULL;
+        if (i == 2) environ = array;
+        char **given = environ;
+        int status = system(command);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == GOOD);
+        FILE *stream = popen(command, "r");
+        CHECK(stream && WEXITSTATUS(pclose(stream)) == GOOD);
+        wordexp_t words;
+        char substitution[6000];
+        snprintf(substitution, sizeof substitution, "$(%s; echo $?)", command);
+        CHECK(wordexp(substitution, &words, 0) == 0 && words.we_wordc == 1 && strcmp(words.we_wordv[0], "0") == 0);
+        wordfree(&words);
+        CHECK(environ == given);
+    }
+    CHECK(strcmp(array[1], "LD_PRELOAD=/nonexistent/other.so") == 0 && !array[2] && !getenv("RAMFOLD_RUN"));
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) return child(argc, argv);
     self = "/proc/self/exe";
@@ -70,6 +96,10 @@ int main(int argc, char **argv) {
     IN_CHILD(execvp(self, args));
     IN_CHILD(execl(self, self, "child", "two", NULL));
     IN_CHILD(execlp(self, self, "child", "two", NULL));
+
+    IN_CHILD(syscall(SYS_execve, self, args, bare));
+    IN_CHILD(syscall(SYS_execveat, AT_FDCWD, self, args, bare, 0));
+    by_a_shell();
 
     errno = 0;
     CHECK(execve("/nonexistent", args, bare) == -1 && errno == ENOENT);

@@ -1,0 +1,51 @@
+/* Functions that make a stream, with a note for streams.rs of how many blocks to come may be a stream's own.
+ *
+ * In C: fopen blocks (a FIFO), so threads are cancelled in it, and unwind through these frames. */
+
+#define _GNU_SOURCE
+#include "thread.h"
+
+#include <dlfcn.h>
+#include <mntent.h>
+#include <stdio.h>
+#include <wchar.h>
+
+/* A note that is left behind, by a signal handler that jumps out, is wiped by the next of these calls. */
+#define STREAM(name, blocks, parameters, arguments)                                   \
+    static FILE *(*real_##name) parameters;                                           \
+    FILE *ramfold_make_##name parameters {                                            \
+        ramfold_thread.stream_blocks = blocks;                                        \
+        FILE *stream = real_##name arguments;                                         \
+        ramfold_thread.stream_blocks = 0;                                             \
+        return stream;                                                                \
+    }
+
+STREAM(fopen, 1, (const char *path, const char *mode), (path, mode))
+STREAM(fopen64, 1, (const char *path, const char *mode), (path, mode))
+STREAM(fdopen, 1, (int fd, const char *mode), (fd, mode))
+STREAM(popen, 1, (const char *command, const char *mode), (command, mode))
+STREAM(tmpfile, 1, (void), ())
+STREAM(tmpfile64, 1, (void), ())
+/* The buffer, if libc allocates it, comes before the stream, and may look like one. */
+STREAM(fmemopen, 2, (void *buffer, size_t size, const char *mode), (buffer, size, mode))
+STREAM(fopencookie, 1, (void *cookie, const char *mode, cookie_io_functions_t functions), (cookie, mode, functions))
+STREAM(open_memstream, 1, (char **buffer, size_t *size), (buffer, size))
+STREAM(open_wmemstream, 1, (wchar_t **buffer, size_t *size), (buffer, size))
+STREAM(setmntent, 1, (const char *path, const char *mode), (path, mode))
+
+#define FIND(name) real_##name = dlsym(RTLD_NEXT, #name);
+
+/* While there is one thread. */
+void ramfold_find_streams(void) {
+    FIND(fopen)
+    FIND(fopen64)
+    FIND(fdopen)
+    FIND(popen)
+    FIND(tmpfile)
+    FIND(tmpfile64)
+    FIND(fmemopen)
+    FIND(fopencookie)
+    FIND(open_memstream)
+    FIND(open_wmemstream)
+    FIND(setmntent)
+}
