@@ -5,10 +5,12 @@
 #define _GNU_SOURCE
 #include "thread.h"
 
-#include <dlfcn.h>
 #include <mntent.h>
 #include <stdio.h>
 #include <wchar.h>
+
+/* start/others.c. */
+void *ramfold_behind(const char *name);
 
 /* A note that is left behind, by a signal handler that jumps out, is wiped by the next of these calls. */
 #define STREAM(name, blocks, parameters, arguments)                                   \
@@ -33,7 +35,7 @@ STREAM(open_memstream, 1, (char **buffer, size_t *size), (buffer, size))
 STREAM(open_wmemstream, 1, (wchar_t **buffer, size_t *size), (buffer, size))
 STREAM(setmntent, 1, (const char *path, const char *mode), (path, mode))
 
-#define FIND(name) real_##name = dlsym(RTLD_NEXT, #name);
+#define FIND(name) real_##name = ramfold_behind(#name);
 
 /* While there is one thread. */
 void ramfold_find_streams(void) {
