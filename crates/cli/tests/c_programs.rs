@@ -26,6 +26,7 @@ properties!(
     coroutines,
     descriptors,
     direct_io,
+    early_death,
     fork_chain,
     fork_content,
     heap,
@@ -34,6 +35,7 @@ properties!(
     mappings,
     mlock,
     mmap_rules,
+    other_clocks,
     own_malloc,
     raw_calls,
     raw_clone,
@@ -55,6 +57,20 @@ fn threads_end_in_any_order() {
 #[test]
 fn exec() {
     under_limit("exec", &[]);
+}
+
+/// The run may come to harm, `ramfold run` does not: it ends with the program, and tells it in whole lines.
+#[test]
+fn who_writes_nonsense_into_what_is_shared_does_not_end_the_run() {
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = common::scratch();
+    let program = program("hostile", scratch.path(), &["40"]);
+    let ramfold = Ramfold::new(32 * MIB, &[]);
+    let limited = run(&program, Some(&ramfold), &scratch.path().join("limited"));
+    assert!(!limited.stderr.contains("panicked"), "{}", limited.stderr);
+    assert!(matches!(limited.status.code(), Some(0 | 137)), "{} {}", limited.status, limited.stderr);
 }
 
 fn under_limit(name: &str, arguments: &[&str]) {

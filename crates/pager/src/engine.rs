@@ -152,6 +152,7 @@ impl Engine {
         let always: [RawFd; 4] =
             [self.uffd.raw_fd(), self.usage.raw_fd(), self.memory.as_raw_fd(), self.pagemap.as_raw_fd()];
         let sometimes = self.uffd.device_fd().into_iter().chain(self.trace.as_ref().map(Trace::raw_fd));
+        let sometimes = sometimes.chain(self.usage.segment().raw_fd());
         for fd in always.into_iter().chain(sometimes) {
             self.host.protect_fd(fd);
         }
@@ -164,7 +165,7 @@ impl Engine {
         crate::fds::replace(self.pagemap.as_raw_fd(), open_own("/proc/self/pagemap")?)?;
         self.usage.become_child(slot)?;
         if let Some(tier) = &self.tier {
-            tier.after_fork(crate::extents::writer_id(&self.usage.account));
+            tier.become_child();
         }
         self.books().skip(&self.store().stats());
         if let Some(trace) = &self.trace {

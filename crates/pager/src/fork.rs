@@ -33,7 +33,10 @@ impl Pager {
             self.gate.close();
         }
         let child = engine.usage.prepare_child(touched.len());
-        *self.child.lock().unwrap_or_else(PoisonError::into_inner) = child.ok();
+        *self.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+        if let Some(tier) = &engine.tier {
+            tier.before_fork();
+        }
         engine.guard_anew();
         if engine.is_guarded() {
             for addr in touched.iter().filter(|addr| self.range().contains(addr)) {
@@ -44,6 +47,9 @@ impl Pager {
 
     /// After fork, in the parent.
     pub fn after_fork_parent(&self) {
+        if let Some(engine) = self.engine() {
+            engine.usage.segment().end_fork();
+        }
         self.gate.open();
         self.phase.release();
         let _inside = self.gate.enter();
@@ -73,11 +79,11 @@ impl Pager {
         }
     }
 
-    fn take_over(&self, engine: &Arc<Engine>, slot: Option<SlotId>) -> Result<(), SetupError> {
-        let slot = slot.ok_or(Errno::NOSPC)?;
+    fn take_over(&self, engine: &Arc<Engine>, slot: Option<std::io::Result<SlotId>>) -> Result<(), SetupError> {
+        let slot = slot.ok_or(Errno::NOSPC)??;
         {
             let _inside = self.gate.enter();
-            engine.usage.segment().adopt(slot)?;
+            engine.usage.segment().adopt(slot);
             engine.become_child(slot)?;
         }
         activate::register(engine, &self.space(), self.range())?;

@@ -190,7 +190,7 @@ pub struct Pager {
     pub(crate) phase: Phase,
     newcomer: Newcomer,
     /// The slot of the child that is about to be made.
-    pub(crate) child: Mutex<Option<SlotId>>,
+    pub(crate) child: Mutex<Option<std::io::Result<SlotId>>>,
 }
 
 /// The reserved address range.
