@@ -82,7 +82,7 @@ pub fn records(data: &[u8]) {
     let memory = rustix::fs::memfd_create("tier", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
     let file = File::from(memory);
     let extents = Box::new(LocalExtents::new(HURT + u64::from(EXTENT_BYTES)));
-    let tier = FileTier::new(file.try_clone().expect("a descriptor"), extents, [1; 32], 1);
+    let tier = FileTier::new(file.try_clone().expect("a descriptor"), extents);
     let mut live = vec![];
     for round in 0..8 {
         append(&tier, round, &mut live);

@@ -4,8 +4,8 @@
 //! through a table in memory (`slots`). Nothing is ever written over while it is live: a record that is
 //! discarded leaves dead bytes, an extent with nothing live goes back to its [`ExtentSource`], and when the
 //! source has none left, the `cleaner` moves the records of the sparsest extent together (Rosenblum and
-//! Ousterhout, "The Design and Implementation of a Log-Structured File System", 1991). The key lives in memory
-//! and dies with the run, so there is no recovery and nothing is ever synced.
+//! Ousterhout, "The Design and Implementation of a Log-Structured File System", 1991). The keys live in memory
+//! and die with their process, so there is no recovery and nothing is ever synced.
 //!
 //! Price: eight bytes of memory a slot and 24 to 31 on disk a record; the last run of a batch is padded to
 //! blocks of 4 KiB, so batches should be large; a buffer of a run's size from the first write on.
@@ -29,7 +29,6 @@ use super::{ReadError, Slot, Tier, WriteError};
 use ahead::ReadAhead;
 use device::{BLOCK, Device, Disk};
 use log::Log;
-use record::Sealer;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,7 +43,6 @@ const RECORD_BLOCKS: usize = 3;
 pub struct FileTier {
     device: Box<dyn Device>,
     source: Box<dyn ExtentSource>,
-    sealer: Sealer,
     /// Protects the position of writing and the write buffer. Held over a whole write, I/O and cleaning
     /// included; a reader never takes it.
     log: Mutex<Log>,
@@ -63,23 +61,17 @@ pub struct Quiesced<'a> {
 }
 
 impl FileTier {
-    /// A tier in `file`, in the extents that `source` gives. Several tiers may write under one `key` if each has
-    /// a `writer_id` of its own: nonces are made of it.
+    /// A tier in `file`, in the extents that `source` gives.
     ///
     /// Sets `O_DIRECT` on the open file where its file system has it.
     #[must_use]
-    pub fn new(file: File, source: Box<dyn ExtentSource>, key: [u8; 32], writer_id: u32) -> Self {
-        Self::on_device(Box::new(Disk::new(file)), source, key, writer_id)
+    pub fn new(file: File, source: Box<dyn ExtentSource>) -> Self {
+        Self::on_device(Box::new(Disk::new(file)), source)
     }
 
-    fn on_device(
-        device: Box<dyn Device>,
-        source: Box<dyn ExtentSource>,
-        key: [u8; 32],
-        writer_id: u32,
-    ) -> Self {
-        let (log, tables) = (Mutex::new(Log::new(writer_id)), Mutex::default());
-        Self { device, source, sealer: Sealer::new(&key), log, tables, ahead: ReadAhead::default() }
+    fn on_device(device: Box<dyn Device>, source: Box<dyn ExtentSource>) -> Self {
+        let (log, tables) = (Mutex::new(Log::new()), Mutex::default());
+        Self { device, source, log, tables, ahead: ReadAhead::default() }
     }
 
     /// Bytes of records that have not been discarded: what remains of [`Tier::used_bytes`] when all is cleaned.
@@ -90,18 +82,22 @@ impl FileTier {
 
     /// Waits for a running write and keeps others, reads too, from starting. To be held over a fork, so that the
     /// child does not inherit a lock of a thread that it does not have; dropped in both, in the child before
-    /// [`Self::after_fork`].
+    /// [`Self::become_child`].
     pub fn quiesce(&self) -> Quiesced<'_> {
         Quiesced { _log: self.log(), _tables: self.tables() }
     }
 
-    /// In the child of a fork: from here on it writes as `new_writer_id`, into extents of its own. What was
-    /// written before stays readable in both; the source must count both as holders of every extent, the spare
-    /// and the open one included.
-    pub fn after_fork(&self, new_writer_id: u32) {
+    /// Before a fork: what the parent writes after it the child cannot read.
+    pub fn before_fork(&self) {
+        self.log().is_known = true;
+    }
+
+    /// In the child of a fork: from here on it writes into extents of its own. What was written before stays readable in
+    /// both; the source must count both as holders of every extent, the spare and the open one included.
+    pub fn become_child(&self) {
         let mut log = self.log();
         self.seal_open(&mut log);
-        if let Some(spare) = log.become_writer(new_writer_id) {
+        if let Some(spare) = log.become_child() {
             self.source.release(spare);
         }
     }
@@ -122,7 +118,7 @@ impl FileTier {
     }
 
     /// Reads a record at its place; `copied`: a copy that was read ahead will do.
-    fn read_at(&self, place: Place, slot: u64, copied: bool, out: &mut [u8]) -> Result<usize, ReadError> {
+    fn read_at(&self, place: &Place, slot: u64, copied: bool, out: &mut [u8]) -> Result<usize, ReadError> {
         // Aligned within a block more, so that no unsafe code is needed to align it.
         let mut stack = [0; (RECORD_BLOCKS + 1) * BLOCK];
         let start = stack.as_ptr().align_offset(BLOCK).min(BLOCK);
@@ -137,7 +133,7 @@ impl FileTier {
             device::fill(&*self.device, blocks, from)?
         };
         let record = blocks[..length].get_mut(at - first..).ok_or(ReadError::Corrupt)?;
-        let data = self.sealer.open(place.series, place.location.offset, header, record);
+        let data = place.sealer.open(place.location.offset, header, record);
         let data = data.ok_or(ReadError::Corrupt)?;
         let Some(out) = out.get_mut(..data.len()) else {
             return Err(ReadError::Io(ErrorKind::InvalidInput.into()));
@@ -160,6 +156,7 @@ impl Tier for FileTier {
         }
         let mut slots = Vec::with_capacity(records.len());
         let mut log = self.log();
+        self.keep_to_itself(&mut log)?;
         while slots.len() < records.len() {
             if let Err(error) = self.append_run(&mut log, &records[slots.len()..], &mut slots) {
                 drop(log);
@@ -173,13 +170,13 @@ impl Tier for FileTier {
     /// As [`Tier::read`]; a slot that is not in use is [`ReadError::Corrupt`], an `out` that is too short an
     /// `InvalidInput` error.
     fn read(&self, slot: Slot, out: &mut [u8]) -> Result<usize, ReadError> {
-        let mut failed = None;
+        let mut failed: Option<Place> = None;
         loop {
             let place = self.tables().place(slot.to_bits()).ok_or(ReadError::Corrupt)?;
-            match self.read_at(place, slot.to_bits(), failed.is_none(), out) {
+            match self.read_at(&place, slot.to_bits(), failed.is_none(), out) {
                 // The cleaner may have moved the record meanwhile, or a fork come between (see `device`), or the copy
                 // be old: an error counts when it comes twice from one place.
-                Err(_) if failed != Some(place) => failed = Some(place),
+                Err(_) if !failed.as_ref().is_some_and(|failed| failed.is(&place)) => failed = Some(place),
                 result => return result,
             }
         }

@@ -122,7 +122,7 @@ fn a_batch_that_the_tier_refuses_stays_where_it_is() {
 fn the_file_tier_brings_back_what_was_written() {
     let file = tempfile::tempfile().unwrap();
     let extents = Box::new(LocalExtents::new(64 << 20));
-    let tier = Arc::new(FileTier::new(file, extents, [7; 32], 0));
+    let tier = Arc::new(FileTier::new(file, extents));
     let mut bench = Bench::new(&small(), Some(tier.clone()));
     let pool = bench.store.create_pool(PoolKind::Persistent, None);
     for round in 0..3 {

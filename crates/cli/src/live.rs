@@ -73,7 +73,7 @@ impl Sample {
 
     /// A gauge's sum over the living processes.
     pub fn sum(&self, gauge: Gauge) -> u64 {
-        self.processes.iter().map(|process| process.gauge(gauge)).sum()
+        self.processes.iter().map(|process| process.gauge(gauge)).fold(0, u64::saturating_add)
     }
 }
 
@@ -85,7 +85,8 @@ impl Process {
 
     /// Bytes that the process has of the limit.
     pub fn charged(&self) -> u64 {
-        Gauge::ALL.iter().filter(|gauge| gauge.is_charged()).map(|gauge| self.gauge(*gauge)).sum()
+        let charged = Gauge::ALL.iter().filter(|gauge| gauge.is_charged());
+        charged.map(|gauge| self.gauge(*gauge)).fold(0, u64::saturating_add)
     }
 }
 

@@ -148,10 +148,7 @@ impl Run {
         let start = in_memory("ramfold-start", START)?;
         let library = in_memory("ramfold-preload", PRELOAD)?;
         let swap = swap::open(&settings.swap)?;
-        let mut key = [0; 32];
-        rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())
-            .map_err(|e| failed("the system gives no random numbers", &e))?;
-        let (segment_fd, segment) = Segment::create(settings.limit, settings.swap_size(), key)
+        let (segment_fd, segment) = Segment::create(settings.limit, settings.swap_size())
             .map_err(|e| failed("the run's shared memory cannot be made", &e))?;
         let segment = Arc::new(segment);
         Ok(Self { start, library, segment, segment_fd, swap, trace, settings: settings.to_string() })

@@ -1,6 +1,7 @@
 //! `ramfold top`: a running tree, live.
 //!
-//! It maps the run's segment, as every process of the run does, and reads. The run is not slowed down by it.
+//! It copies what there is in the run's segment, and shows that. The run is not slowed down by it, and nothing that the file
+//! says or that becomes of it does more to `top` than nonsense in a table, or one line.
 
 mod find;
 mod report;
@@ -45,16 +46,23 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Shows the run until it ends.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let run = find::run(options.pid)?;
-    let segment = Segment::open(&run.segment).map_err(|error| cannot_open(run.pid, &error))?;
+    let sample = || {
+        let segment = Segment::look_at(&run.segment).map_err(|error| cannot_open(run.pid, &error))?;
+        Ok(Sample::take(&segment))
+    };
     let interval = Duration::from_secs_f64(options.interval);
-    let mut before = Sample::take(&segment);
+    let mut before = sample()?;
     let mut left = options.count;
     while left != Some(0) {
         std::thread::sleep(interval);
         if !run.lives() {
             break;
         }
-        let now = Sample::take(&segment);
+        let now = match sample() {
+            Ok(now) => now,
+            Err(_) if !run.lives() => break,
+            Err(error) => return Err(error),
+        };
         let text =
             if options.json { report::json(&run, &before, &now) } else { report::table(&run, &before, &now) };
         match show(&text, options.json) {

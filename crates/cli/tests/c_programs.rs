@@ -32,6 +32,7 @@ properties!(
     few_descriptors,
     foreign,
     fork_advice,
+    early_death,
     fork_chain,
     fork_content,
     heap,
@@ -42,6 +43,7 @@ properties!(
     mlock,
     mmap_rules,
     namespaces,
+    other_clocks,
     own_malloc,
     raw_calls,
     raw_clone,
@@ -92,6 +94,20 @@ fn threads_end_in_any_order() {
 #[test]
 fn exec() {
     under_limit("exec", &[]);
+}
+
+/// The run may come to harm, `ramfold run` does not: it ends with the program, and tells it in whole lines.
+#[test]
+fn who_writes_nonsense_into_what_is_shared_does_not_end_the_run() {
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = common::scratch();
+    let program = program("hostile", scratch.path(), &["40"]);
+    let ramfold = Ramfold::new(32 * MIB, &[]);
+    let limited = run(&program, Some(&ramfold), &scratch.path().join("limited"));
+    assert!(!limited.stderr.contains("panicked"), "{}", limited.stderr);
+    assert!(matches!(limited.status.code(), Some(0 | 137)), "{} {}", limited.status, limited.stderr);
 }
 
 fn under_limit(name: &str, arguments: &[&str]) {

@@ -118,6 +118,61 @@ fn get(socket: &Path, path: &str) -> String {
     answer
 }
 
+/// Any user can hold a file of that name, which says what it likes and becomes shorter meanwhile.
+#[test]
+fn top_of_a_forged_segment_shows_nonsense_or_says_one_line() {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    if !can_run() {
+        return;
+    }
+    let running = start(directory.path(), &[]);
+    let held = std::fs::read_dir(format!("/proc/{}/fd", running.child.id())).unwrap();
+    let mut held = held.flatten().map(|entry| entry.path());
+    let is_segment = |path: &Path| {
+        std::fs::read_link(path).is_ok_and(|target| target.to_string_lossy().contains("ramfold-segment"))
+    };
+    let true_one = held.find(|path| is_segment(path)).unwrap();
+    let mut front = vec![0; 1 << 20];
+    std::fs::File::open(&true_one).unwrap().read_exact(&mut front).unwrap();
+    let length = std::fs::metadata(&true_one).unwrap().len();
+    let forged = rustix::fs::memfd_create("ramfold-segment", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let mut forged = std::fs::File::from(forged);
+    let me = std::process::id().to_string();
+    for at in (0..512).step_by(8) {
+        let mut nonsense = front.clone();
+        nonsense[at..at + 8].fill(0xff);
+        forged.set_len(length).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&forged, &nonsense, 0).unwrap();
+        let shown = top(&[&me, "--count", "1", "--interval", "0.1"]);
+        let messages = String::from_utf8_lossy(&shown.stderr).into_owned();
+        assert!(
+            matches!(shown.status.code(), Some(0 | 125)) && messages.lines().count() < 2,
+            "{at}: {messages}"
+        );
+    }
+    forged.set_len(5).unwrap();
+    assert_eq!(top(&[&me, "--count", "1"]).status.code(), Some(125));
+    forged.flush().unwrap();
+}
+
+#[test]
+fn clients_that_read_nothing_keep_no_run_from_ending() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let socket = directory.path().join("socket");
+    let mut running = start(directory.path(), &["--metrics", &format!("unix:{}", socket.display())]);
+    let silent: Vec<UnixStream> = (0..100).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    let mut deaf = UnixStream::connect(&socket).unwrap();
+    deaf.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    while deaf.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").is_ok() {}
+    assert!(get(&socket, "/metrics").starts_with("HTTP/1.1 200 OK\r\n"));
+    drop(running.child.stdin.take());
+    wait_until("the run ends", || running.child.try_wait().unwrap().is_some_and(|status| status.success()));
+    drop((silent, deaf));
+}
+
 #[test]
 fn metrics_are_served_while_the_run_lasts_and_leave_nothing() {
     if !can_run() {

@@ -200,7 +200,7 @@ impl Engine {
         self.pagemap.renew(|| self.usage.proc.open("self/pagemap"))?;
         self.usage.become_child(slot)?;
         if let Some(tier) = &self.tier {
-            tier.after_fork(crate::extents::writer_id(&self.usage.account));
+            tier.become_child();
         }
         self.books().skip(&self.store().stats());
         if let Some(trace) = &self.trace {

@@ -19,16 +19,23 @@ struct RunExtents {
 
 impl ExtentSource for RunExtents {
     fn acquire(&self) -> Option<u32> {
-        self.account.segment.take_extent(self.account.slot())
+        let (segment, slot) = (&self.account.segment, self.account.slot());
+        let take = || segment.take_extent(slot);
+        // What the dead have comes back sooner or later; who would be refused needs it now.
+        take().or_else(|| if segment.reap(&|extent| self.discard(extent)) > 0 { take() } else { None })
     }
 
     fn release(&self, extent: u32) {
-        self.account.segment.release_extent(self.account.slot(), extent, &|extent| {
-            // The program may have closed it, and have a file of its own there.
-            if self.identity.is_at(self.file.as_raw_fd()) {
-                punch(&self.file, extent);
-            }
-        });
+        self.account.segment.release_extent(self.account.slot(), extent, &|extent| self.discard(extent));
+    }
+}
+
+impl RunExtents {
+    fn discard(&self, extent: u32) {
+        // The program may have closed it, and have a file of its own there.
+        if self.identity.is_at(self.file.as_raw_fd()) {
+            punch(&self.file, extent);
+        }
     }
 }
 
@@ -45,13 +52,7 @@ pub(crate) fn open_tier(
     let identity = Identity::of(&file)?;
     files.extend([file.as_raw_fd(), again.as_raw_fd()].map(|fd| (fd, identity)));
     let extents = RunExtents { account: Arc::clone(account), file: again.into(), identity };
-    let (key, writer) = (account.segment.key(), writer_id(account));
-    Ok(Some(Arc::new(FileTier::new(file, Box::new(extents), key, writer))))
-}
-
-/// A number that no other writer of the file has.
-pub(crate) fn writer_id(account: &Account) -> u32 {
-    u32::try_from(account.segment.next_sequence(1)).expect("a run has fewer than 2^32 processes")
+    Ok(Some(Arc::new(FileTier::new(file, Box::new(extents)))))
 }
 
 /// Gives the file space of an extent back where the file system can; else it is written over later.

@@ -40,10 +40,15 @@ impl Identity {
         rustix::fs::fstat(fd).map(|stat| Self(stat.st_dev, stat.st_ino))
     }
 
+    /// That of a number that is open.
+    pub(crate) fn at(number: RawFd) -> Result<Self, Errno> {
+        // SAFETY: fstat tells of any number that is not negative, and keeps none.
+        Self::of(unsafe { BorrowedFd::borrow_raw(number) })
+    }
+
     /// Whether this number leads to it.
     pub(crate) fn is_at(self, number: RawFd) -> bool {
-        // SAFETY: fstat tells of any number that is not negative, and keeps none.
-        number >= 0 && Self::of(unsafe { BorrowedFd::borrow_raw(number) }) == Ok(self)
+        number >= 0 && Self::at(number) == Ok(self)
     }
 }
 

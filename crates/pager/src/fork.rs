@@ -37,7 +37,10 @@ impl Pager {
             self.gate.close();
         }
         let child = engine.usage.prepare_child(touched.len());
-        *self.child.lock().unwrap_or_else(PoisonError::into_inner) = child.ok();
+        *self.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+        if let Some(tier) = &engine.tier {
+            tier.before_fork();
+        }
         engine.guard_anew();
         if engine.is_guarded() {
             for addr in touched.iter().filter(|addr| self.range().contains(addr)) {
@@ -48,6 +51,9 @@ impl Pager {
 
     /// After fork, in the parent.
     pub fn after_fork_parent(&self) {
+        if let Some(engine) = self.engine() {
+            engine.usage.segment().end_fork();
+        }
         self.gate.open();
         self.phase.release();
         let _inside = self.gate.enter();
@@ -78,14 +84,18 @@ impl Pager {
         }
     }
 
-    fn take_over(&self, engine: &Arc<Engine>, slot: Option<SlotId>) -> Result<(), SetupError> {
-        let slot = slot.ok_or(Errno::NOSPC)?;
+    fn take_over(
+        &self,
+        engine: &Arc<Engine>,
+        slot: Option<std::io::Result<SlotId>>,
+    ) -> Result<(), SetupError> {
+        let slot = slot.ok_or(Errno::NOSPC)??;
         engine.threads().clear();
         engine.close_parents();
         let _room = Room::make();
         {
             let _inside = self.gate.enter();
-            engine.usage.segment().adopt(slot)?;
+            engine.usage.segment().adopt(slot);
             engine.become_child(slot)?;
             self.give_up_in_child().map_err(SetupError::Inherit)?;
         }

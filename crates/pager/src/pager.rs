@@ -190,7 +190,7 @@ pub struct Pager {
     pub(crate) phase: Phase,
     newcomer: Newcomer,
     /// The slot of the child that is about to be made.
-    pub(crate) child: Mutex<Option<SlotId>>,
+    pub(crate) child: Mutex<Option<std::io::Result<SlotId>>>,
 }
 
 /// The reserved address range.
@@ -327,6 +327,10 @@ impl Pager {
         let slot = config.segment.attach(&|_| {})?;
         let account = Arc::new(Account::new(config.segment, slot));
         let mut files = Vec::new();
+        if let Some(segment) = account.segment.raw_fd() {
+            self.host.protect_fd(segment);
+            files.push((segment, Identity::at(segment)?));
+        }
         if let Some(trace) = &config.trace {
             files.push((trace.as_raw_fd(), Identity::of(trace)?));
         }

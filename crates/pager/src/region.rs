@@ -94,10 +94,8 @@ impl Region {
     /// [`RegionError`], a line that says what to do.
     pub fn new(len: usize, options: RegionOptions) -> Result<Self, RegionError> {
         let swap = options.swap.as_deref().map(|path| open_swap(Some(path))).transpose()?;
-        let mut key = [0u8; 32];
-        getrandom(&mut key)?;
         let swap_size = if swap.is_some() { options.swap_size } else { 0 };
-        let (_, segment) = Segment::create(options.budget, swap_size, key)?;
+        let (_, segment) = Segment::create(options.budget, swap_size)?;
         let mut store = options.store;
         if store.max_pool_bytes == 0 {
             store.max_pool_bytes = options.budget / 2;
@@ -147,11 +145,6 @@ impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Region({} bytes)", self.len)
     }
-}
-
-fn getrandom(key: &mut [u8]) -> std::io::Result<()> {
-    let got = rustix::rand::getrandom(&mut *key, rustix::rand::GetRandomFlags::empty())?;
-    if got == key.len() { Ok(()) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
 }
 
 /// An ordinary Rust program: its heap and stacks are not managed.

@@ -2,8 +2,7 @@
 //!
 //! `ramfold run` creates it, without a name on any disk, and each managed process maps it. It holds what the
 //! processes must agree on: the limit and how much of it is in use, which extents of the swap file belong to
-//! whom, the key that seals the swap file, the counters that `--stats` reports, and why ramfold killed a
-//! process, if it did.
+//! whom, the counters that `--stats` reports, and why ramfold killed a process, if it did.
 //!
 //! The idea is a plain `#[repr(C)]` struct of atomics and tables: no lock lives in it, so a process that is
 //! killed at any instruction leaves nothing locked. The price is that such a process may leave a charge or an
@@ -12,18 +11,23 @@
 //! its slot is reaped.
 //!
 //! Orders that the guarantees rest on:
-//! - a slot's `pid` is written last when the slot is claimed and cleared last when it is released; only who
-//!   wins the compare-and-swap of `pid` to [`BUSY`] may release it;
+//! - who changes whose a slot is holds the slot's lease ([`lease`]); a slot's `pid` is written last when the slot is claimed
+//!   and cleared last when it is released;
 //! - an extent's count goes up before the holder's bit is set, and the bit is cleared before the count goes down:
 //!   an interrupted step leaks an extent, and never frees one twice;
 //! - an extent whose last holder left is marked while its file space is given back, so nobody
 //!   can take and write it in between.
+//!
+//! Any process of the run can write anything here, one that has given up its rights as well. So there is no secret in it, no
+//! number is taken as an index, a length or a limit without being checked where it is read, and sums go round instead of
+//! panicking. What nonsense can do is to let memory or extents be miscounted, or a process be killed.
 
 mod balance;
 mod counters;
 mod extents;
 mod heirs;
 mod latency;
+mod lease;
 mod slots;
 mod turns;
 
@@ -36,12 +40,13 @@ use balance::Balance;
 use counters::{COUNTERS, GAUGES};
 use heirs::Heritage;
 use latency::Latency;
+use lease::{File, KEEPER, Lease};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use turns::Turns;
 
 /// Managed processes that can live at the same time.
@@ -51,9 +56,11 @@ pub const MAX_DEATHS: usize = 8;
 /// Bytes of such a message that are kept.
 pub const MAX_MESSAGE: usize = 240;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"ramfold\x01");
-/// `pid` of a slot that is being claimed or released.
-const BUSY: u32 = u32::MAX;
+/// Of the file, for who looks for it in `/proc`.
+const NAME: &str = "ramfold-segment";
+const MAGIC: u64 = u64::from_le_bytes(*b"ramfold\x02");
+/// Extents that a swap file can have: their numbers have 31 bits.
+const MAX_EXTENTS: u64 = 1 << 31;
 
 /// The front of the segment.
 #[repr(C, align(64))]
@@ -64,14 +71,8 @@ struct Header {
     limit: AtomicU64,
     /// Extents in the table.
     extents: AtomicU64,
-    /// Key of the swap file's records, for this run only.
-    key: [AtomicU64; 4],
     /// Anonymous memory of the run's processes that have no slot.
     unmanaged: AtomicU64,
-    /// Who made the segment and looks after it, its start time, and which `/proc` numbers it so.
-    owner: AtomicU32,
-    owner_start_time: AtomicU64,
-    owner_view: AtomicU64,
     /// Sum of the charged gauges over all slots and of `unmanaged`, and its highest value.
     in_use: AtomicU64,
     peak: AtomicU64,
@@ -79,8 +80,6 @@ struct Header {
     extents_used: AtomicU64,
     /// Where a search for a free extent starts: none below it was free when it was written.
     extent_hint: AtomicU64,
-    /// Source of numbers that no two processes share (nonces).
-    sequence: AtomicU64,
     /// Slots at and above this index were never used.
     slots_used: AtomicU32,
     /// 1: a process could not write to the run's trace.
@@ -104,14 +103,10 @@ struct DeathRecord {
 /// One managed process.
 #[repr(C, align(64))]
 struct Slot {
-    /// 0: free. [`BUSY`]: being claimed or released. Otherwise the process, as `/proc` of the run numbers it.
+    /// 0: free. Otherwise the process, as it numbers itself: in a container of its own, others number it otherwise.
     pid: AtomicU32,
-    /// Start time and stack address, as in `/proc/PID/stat`: they tell the process from a later one with the
-    /// same number, and from itself before an `exec`.
-    start_time: AtomicU64,
-    start_stack: AtomicU64,
-    /// Which `/proc` that is (its device).
-    view: AtomicU64,
+    /// 1: it waits for a forked child, and `pid` is the parent.
+    prepared: AtomicU32,
     gauges: [AtomicU64; GAUGES],
     balance: Balance,
     heritage: Heritage,
@@ -123,6 +118,12 @@ pub struct Segment {
     base: NonNull<u8>,
     len: usize,
     extents: usize,
+    limit: u64,
+    /// `None` of a copy.
+    file: Option<File>,
+    /// Leases as addresses: of the slot that this process took last, and of the child that is being forked.
+    own_lease: AtomicUsize,
+    childs_lease: AtomicUsize,
 }
 
 // SAFETY: the mapping is shared memory that is only accessed through atomics, and lives as long as the value.
@@ -178,26 +179,28 @@ const fn total_len(extents: usize) -> usize {
 }
 
 impl Segment {
-    /// Makes the segment of a run. The descriptor has no close-on-exec flag problem to solve: it is closed on
-    /// exec, and reached as `/proc/PID/fd/N` while its owner lives. Most of the memory is never touched.
+    /// Makes the segment of a run, which its maker looks after as long as the segment or the descriptor is there. The
+    /// descriptor is closed on exec, and reached as `/proc/PID/fd/N`. Most of the memory is never touched.
     ///
     /// `limit` is in bytes; `swap_limit` in bytes, rounded down to whole extents, 0 for none.
     ///
     /// # Errors
     /// What the system answers when it gives no memory.
-    pub fn create(limit: u64, swap_limit: u64, key: [u8; 32]) -> io::Result<(OwnedFd, Self)> {
-        let extents = usize::try_from(swap_limit / EXTENT_SIZE).map_err(io::Error::other)?;
-        let fd = rustix::fs::memfd_create("ramfold-segment", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&fd, total_len(extents) as u64)?;
-        let segment = Self::map(&fd, total_len(extents), extents)?;
+    pub fn create(limit: u64, swap_limit: u64) -> io::Result<(OwnedFd, Self)> {
+        let extents = (swap_limit / EXTENT_SIZE).min(MAX_EXTENTS);
+        let len = total_len(usize::try_from(extents).map_err(io::Error::other)?);
+        let fd = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, len as u64)?;
+        // What is mapped must stay there.
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        lease::lock(&fd, KEEPER, libc::F_WRLCK)?;
+        let mut segment = Self::over(Self::map(&fd, len)?, len);
         let header = segment.header();
         header.limit.store(limit, Ordering::Relaxed);
-        segment.become_owner()?;
-        header.extents.store(extents as u64, Ordering::Relaxed);
-        for (word, bytes) in header.key.iter().zip(key.as_chunks().0) {
-            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
-        }
+        header.extents.store(extents, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Release);
+        segment.check().map_err(io::Error::other)?;
+        segment.file = Some(File::new(fd.try_clone()?).map_err(io::Error::other)?);
         Ok((fd, segment))
     }
 
@@ -207,34 +210,69 @@ impl Segment {
     /// [`OpenError`]
     pub fn open(path: &str) -> Result<Self, OpenError> {
         let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        let len = usize::try_from(rustix::fs::fstat(&fd)?.st_size).map_err(|_| OpenError::NotASegment)?;
-        if len < total_len(0) {
+        let len = length(&fd)?;
+        if !rustix::fs::fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
             return Err(OpenError::NotASegment);
         }
-        let mut segment = Self::map(&fd, len, 0)?;
-        let extents = segment.header().extents.load(Ordering::Relaxed);
-        let valid = segment.header().magic.load(Ordering::Acquire) == MAGIC;
-        segment.extents = usize::try_from(extents).map_err(|_| OpenError::NotASegment)?;
-        if !valid || segment.extents > len || total_len(segment.extents) != len {
-            return Err(OpenError::NotASegment);
-        }
+        let mut segment = Self::over(Self::map(&fd, len)?, len);
+        segment.check()?;
+        segment.file = Some(File::new(crate::fds::raise(fd)?)?);
         Ok(segment)
     }
 
-    fn map(fd: impl AsFd, len: usize, extents: usize) -> io::Result<Self> {
+    /// A copy of the segment at `path` as it is now: for who looks at a run from outside, whatever is behind the path.
+    ///
+    /// # Errors
+    /// [`OpenError`]
+    pub fn look_at(path: &str) -> Result<Self, OpenError> {
+        let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+        let len = length(&fd)?;
+        let mut copy = Self::over(map_copy(len)?, len);
+        copy.read_from(&fd, 0, SLOTS_AT)?;
+        copy.check()?;
+        let used = copy.used_slots().len();
+        copy.read_from(&fd, SLOTS_AT, size_of_val(copy.used_slots()))?;
+        copy.read_from(&fd, FAULTS_AT, used * size_of::<Latency>())?;
+        Ok(copy)
+    }
+
+    fn over(base: NonNull<u8>, len: usize) -> Self {
+        let (own_lease, childs_lease) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { base, len, extents: 0, limit: 0, file: None, own_lease, childs_lease }
+    }
+
+    /// Looks whether it is what it should be, and keeps what must never change.
+    fn check(&mut self) -> Result<(), OpenError> {
+        let header = self.header();
+        let valid = header.magic.load(Ordering::Acquire) == MAGIC;
+        let (extents, limit) = (header.extents.load(Ordering::Relaxed), header.limit.load(Ordering::Relaxed));
+        let extents = usize::try_from(extents.min(MAX_EXTENTS + 1)).map_err(|_| OpenError::NotASegment)?;
+        if !valid || extents as u64 > MAX_EXTENTS || total_len(extents) != self.len {
+            return Err(OpenError::NotASegment);
+        }
+        (self.extents, self.limit) = (extents, limit);
+        Ok(())
+    }
+
+    /// Fills a part of a copy.
+    fn read_from(&mut self, fd: &OwnedFd, at: usize, len: usize) -> Result<(), OpenError> {
+        // SAFETY: the part is mapped, writable, and nobody else's: `self` is a copy, and borrowed alone.
+        let part = unsafe { std::slice::from_raw_parts_mut(self.base.add(at).as_ptr(), len) };
+        let mut done = 0;
+        while done < len {
+            match rustix::io::pread(fd, &mut part[done..], (at + done) as u64)? {
+                0 => return Err(OpenError::NotASegment),
+                more => done += more,
+            }
+        }
+        Ok(())
+    }
+
+    fn map(fd: impl AsFd, len: usize) -> io::Result<NonNull<u8>> {
+        let (access, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd,
-                0,
-            )?
-        };
-        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
-        Ok(Self { base, len, extents })
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, shared, fd, 0)? };
+        NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))
     }
 
     fn header(&self) -> &Header {
@@ -248,7 +286,8 @@ impl Segment {
     }
 
     fn used_slots(&self) -> &[Slot] {
-        &self.slots()[..self.header().slots_used.load(Ordering::Acquire) as usize]
+        let used = self.header().slots_used.load(Ordering::Acquire) as usize;
+        &self.slots()[..used.min(MAX_PROCESSES)]
     }
 
     /// By slot.
@@ -272,7 +311,7 @@ impl Segment {
     /// Bytes that all processes may use together.
     #[must_use]
     pub fn limit(&self) -> u64 {
-        self.header().limit.load(Ordering::Relaxed)
+        self.limit
     }
 
     /// Bytes that the swap file may take.
@@ -284,23 +323,7 @@ impl Segment {
     /// Bytes of the swap file in extents that someone holds.
     #[must_use]
     pub fn swap_used(&self) -> u64 {
-        self.header().extents_used.load(Ordering::Relaxed) * EXTENT_SIZE
-    }
-
-    /// The key that seals the records of the swap file.
-    #[must_use]
-    pub fn key(&self) -> [u8; 32] {
-        let mut key = [0; 32];
-        for (bytes, word) in key.as_chunks_mut().0.iter_mut().zip(&self.header().key) {
-            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-        }
-        key
-    }
-
-    /// The first of `count` numbers that no other caller in the run gets.
-    #[must_use]
-    pub fn next_sequence(&self, count: u64) -> u64 {
-        self.header().sequence.fetch_add(count, Ordering::Relaxed)
+        self.header().extents_used.load(Ordering::Relaxed).min(self.extents as u64) * EXTENT_SIZE
     }
 }
 
@@ -341,14 +364,32 @@ impl Segment {
                 let pid = record.pid.load(Ordering::Acquire);
                 let len = (record.len.load(Ordering::Relaxed) as usize).min(MAX_MESSAGE);
                 let text: Vec<u8> = record.text[..len].iter().map(|b| b.load(Ordering::Relaxed)).collect();
-                (pid != 0).then(|| Death { pid, message: String::from_utf8_lossy(&text).into_owned() })
+                // Nothing in it may steer a terminal.
+                let clean = |c: char| if c.is_control() { '?' } else { c };
+                let message = String::from_utf8_lossy(&text).chars().map(clean).collect();
+                (pid != 0).then_some(Death { pid, message })
             })
             .collect()
     }
 }
 
+/// Bytes of what is open, if they can be a segment's.
+fn length(fd: &OwnedFd) -> Result<usize, OpenError> {
+    let len = usize::try_from(rustix::fs::fstat(fd)?.st_size).map_err(|_| OpenError::NotASegment)?;
+    if len < total_len(0) { Err(OpenError::NotASegment) } else { Ok(len) }
+}
+
+/// Memory for a copy.
+fn map_copy(len: usize) -> io::Result<NonNull<u8>> {
+    let (access, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, access, private)? };
+    NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))
+}
+
 impl Drop for Segment {
     fn drop(&mut self) {
+        drop(Lease::from_address(*self.own_lease.get_mut()));
         // SAFETY: the mapping is ours, and no reference into it outlives `self`.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
@@ -361,7 +402,7 @@ mod tests {
     use rustix::fd::AsRawFd;
 
     pub(super) fn segment(extents: u64) -> (OwnedFd, Segment) {
-        Segment::create(1 << 30, extents * EXTENT_SIZE, [7; 32]).unwrap()
+        Segment::create(1 << 30, extents * EXTENT_SIZE).unwrap()
     }
 
     fn path(fd: &OwnedFd) -> String {
@@ -372,7 +413,7 @@ mod tests {
     fn what_one_mapping_writes_the_other_reads() {
         let (fd, ours) = segment(100);
         let theirs = Segment::open(&path(&fd)).unwrap();
-        assert_eq!((theirs.limit(), theirs.swap_limit(), theirs.key()), (1 << 30, 100 << 20, [7; 32]));
+        assert_eq!((theirs.limit(), theirs.swap_limit()), (1 << 30, 100 << 20));
         let slot = theirs.attach(&|_| ()).unwrap();
         theirs.charge(slot, Gauge::Resident, 1000);
         theirs.publish(slot, Gauge::Pool, 500);
@@ -410,5 +451,57 @@ mod tests {
             segment.report_death("again");
         }
         assert_eq!(segment.deaths().len(), MAX_DEATHS);
+    }
+
+    /// All that processes and `ramfold run` do with the segment, while it says anything.
+    #[test]
+    fn nonsense_in_it_makes_nobody_panic() {
+        let (fd, segment) = segment(70);
+        let member = Segment::open(&path(&fd)).unwrap();
+        let mut random = 1u64;
+        let mut next = move || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        let below = |number: u64, most: usize| usize::try_from(number % most as u64).unwrap();
+        for _ in 0..300 {
+            let slot = member.attach_another().unwrap_or(SlotId(5));
+            for _ in 0..50 {
+                let part = [size_of::<Header>(), REFS_AT - 64, segment.len][below(next(), 3)];
+                let at = below(next(), part) / 8;
+                let value = [u64::MAX, 0, next(), next() >> 40][below(next(), 4)];
+                // SAFETY: within the mapping and aligned; all that is there are atomics.
+                unsafe { segment.base.cast::<AtomicU64>().add(at).as_ref() }.store(value, Ordering::Relaxed);
+            }
+            let mut seen = 0;
+            let supervised = (segment.newcomers(&mut seen), segment.deaths(), segment.processes());
+            let counted = (segment.swap_used(), segment.all_faults().quantile_ns(0.5), segment.living());
+            segment.leave_turns(1);
+            segment.set_unmanaged(5);
+            assert!(supervised.2.len() <= MAX_PROCESSES && counted.0 <= segment.swap_limit());
+            assert_eq!(segment.limit(), 1 << 30);
+            member.charge(slot, Gauge::Own, 1);
+            member.divide(slot, 4096);
+            let _ = (member.in_common(slot), member.ask_older(slot, 5, 5), member.is_extent_shared(3));
+            member.answer(slot, Some(1));
+            let child = member.prepare_child(slot, 4096, &|_| ());
+            member.end_fork();
+            if let Some(extent) = member.take_extent(slot) {
+                member.release_extent(slot, extent, &|_| ());
+            }
+            segment.reap(&|extent| assert!(extent < 70));
+            drop(child);
+            member.release(slot, &|_| ());
+            let _ = Segment::look_at(&path(&fd)).map(|copy| copy.processes().len());
+        }
+    }
+
+    #[test]
+    fn what_is_mapped_cannot_be_cut_off() {
+        let (fd, segment) = segment(3);
+        rustix::fs::ftruncate(&fd, 0).unwrap_err();
+        assert!(Segment::look_at(&path(&fd)).is_ok_and(|copy| copy.limit() == segment.limit()));
     }
 }

@@ -140,7 +140,7 @@ mod tests {
 
     /// A record of a process of its own run.
     fn record(path: &std::path::Path) -> (Trace, Arc<Account>) {
-        let (_, segment) = Segment::create(64 << 20, 0, [7; 32]).unwrap();
+        let (_, segment) = Segment::create(64 << 20, 0).unwrap();
         let slot = segment.attach(&|_| {}).unwrap();
         let account = Arc::new(Account::new(Arc::new(segment), slot));
         let file = std::fs::OpenOptions::new().append(true).open(path).unwrap();

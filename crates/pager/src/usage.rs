@@ -102,7 +102,7 @@ impl Usage {
     pub(crate) fn prepare_child(&self, copied: usize) -> io::Result<SlotId> {
         self.related.store(true, Ordering::Relaxed);
         let inherited = self.anonymous().saturating_sub((copied * PAGE) as u64);
-        self.segment().prepare_child(self.slot(), inherited)
+        self.segment().prepare_child(self.slot(), inherited, &|_| ())
     }
 
     /// In a forked child: its own slot and its own statm.
@@ -203,18 +203,18 @@ impl Usage {
     pub(crate) fn could_come_short(&self) -> bool {
         let limit = self.segment().limit();
         let common = if self.is_related() { self.segment().in_common(self.slot()) } else { 0 };
-        common > 0 && self.segment().in_use() + common > limit - limit / 4
+        common > 0 && self.segment().in_use().saturating_add(common) > limit - limit / 4
     }
 
     /// Bytes over the mark at which the evictor starts.
     pub(crate) fn over_low(&self, held: u64) -> u64 {
         let limit = self.segment().limit();
-        self.now(held).saturating_sub(limit - reserve(limit))
+        self.now(held).saturating_sub(limit.saturating_sub(reserve(limit)))
     }
 
     /// Bytes over the limit that one more page would be.
     pub(crate) fn over_high(&self, held: u64) -> u64 {
-        (self.now(held) + PAGE as u64).saturating_sub(self.segment().limit())
+        self.now(held).saturating_add(PAGE as u64).saturating_sub(self.segment().limit())
     }
 
     /// Bytes that are left of the limit.
@@ -224,7 +224,7 @@ impl Usage {
 
     /// What the whole run uses, with this process's resident pages and pool as they are now.
     fn now(&self, held: u64) -> u64 {
-        (self.segment().in_use() + held).saturating_sub(self.entered.load(Ordering::Relaxed))
+        self.segment().in_use().saturating_add(held).saturating_sub(self.entered.load(Ordering::Relaxed))
     }
 
     /// RssAnon in bytes; as it was last where it cannot be read: the thread that it is read through has ended

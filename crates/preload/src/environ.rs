@@ -124,14 +124,14 @@ impl Settings {
     fn segment(&self, limit: u64) -> Result<Segment, SettingsError> {
         if let Some(path) = self.shm {
             let segment = Segment::open(path)?;
+            if let Some(fd) = segment.raw_fd() {
+                descriptors::protect(fd);
+            }
             // A copy: programs overwrite the place of their arguments and environment.
             let _ = RUN.set(path.split_once("/fd/").map_or(path, |(process, _)| process).to_owned());
             return Ok(segment);
         }
-        let mut key = [0; 32];
-        rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())
-            .map_err(std::io::Error::from)?;
-        let (_, segment) = Segment::create(limit, self.swap_size, key)?;
+        let (_, segment) = Segment::create(limit, self.swap_size)?;
         Ok(segment)
     }
 

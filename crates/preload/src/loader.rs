@@ -118,8 +118,8 @@ pub fn redirect() -> Result<(), NotFound> {
 /// has ended. It calls the free of the program for that, which would not know the block.
 fn filter_libc() -> Result<(), NotFound> {
     let functions = [
-        (c"realloc", heap::libcs_realloc as *const () as *const c_void),
-        (c"free", heap::loaders_free as *const () as *const c_void),
+        (c"realloc", (heap::libcs_realloc as *const ()).cast()),
+        (c"free", (heap::loaders_free as *const ()).cast()),
     ];
     for (name, ours) in functions {
         // SAFETY: a function of that name's type; the name ends with a zero byte.

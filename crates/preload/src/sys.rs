@@ -67,6 +67,7 @@ pub unsafe fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
+    #[allow(clippy::cast_possible_truncation, reason = "words of a register")]
     // SAFETY: forwarded to the caller.
     unsafe {
         let [prot, flags, fd] = [prot, flags, fd].map(|value| value as isize as usize);

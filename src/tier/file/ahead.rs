@@ -6,7 +6,7 @@
 //! random reader pays nothing, since its reads do not follow one another.
 //!
 //! The copy may be older than the file. That is no danger: an extent that was filled again has another
-//! series, and a record of the old one does not open; the caller then reads the file itself.
+//! key, and a record of the old one does not open; the caller then reads the file itself.
 
 use super::device::{self, BLOCK, Device};
 use std::io::Result;

@@ -32,7 +32,7 @@ impl FileTier {
     pub(super) fn clean(&self, log: &mut Log) -> Result<(), WriteError> {
         let sparsest = self.tables().sparsest(WORTH).ok_or(WriteError::Full)?;
         let spare = log.spare.take().or_else(|| self.acquire()).ok_or(WriteError::Full)?;
-        self.open_extent(log, spare);
+        self.open_extent(log, spare)?;
         let mut next = Some(sparsest);
         while let Some(extent) = next {
             self.empty(log, extent)?;
@@ -58,7 +58,7 @@ impl FileTier {
 
     /// Moves what is live in `extent` to the open one, as far as it can be read.
     fn empty(&self, log: &mut Log, extent: u32) -> Result<(), WriteError> {
-        let Some((series, end)) = self.tables().extent(extent).map(|it| (it.series, it.end)) else {
+        let Some(end) = self.tables().extent(extent).map(|it| it.end) else {
             return Ok(());
         };
         let mut window = Window::new(extent, end);
@@ -75,11 +75,11 @@ impl FileTier {
             let place = self.tables().place(header.slot).filter(|place| {
                 let found =
                     (place.location.extent, place.location.offset as usize, place.header(header.slot));
-                place.series == series && found == (extent, offset, header)
+                found == (extent, offset, header)
             });
             let Some(place) = place else { continue };
             let Some(record) = window.bytes(self, offset, here) else { break };
-            let Some(data) = self.sealer.open(series, place.location.offset, header, record) else {
+            let Some(data) = place.sealer.open(place.location.offset, header, record) else {
                 continue;
             };
             if !run.fits(header.length) {

@@ -5,10 +5,11 @@
 //! its nonces may have been: the next run begins behind it.
 
 use super::device::{self, BLOCK, Blocks};
-use super::record::{self, Series};
+use super::record::{self, Sealer};
 use super::slots::Location;
 use super::{EXTENT_BYTES, FileTier, position};
 use crate::tier::{Slot, WriteError};
+use std::sync::Arc;
 
 /// Most bytes of a run.
 pub(super) const RUN_BYTES: usize = 256 << 10;
@@ -16,9 +17,10 @@ pub(super) const RUN_BYTES: usize = 256 << 10;
 /// Where the log ends, and what is needed to go on.
 #[derive(Debug)]
 pub(super) struct Log {
-    writer: u32,
-    /// Extents that this writer has begun.
-    begun: u64,
+    /// This process has begun an extent.
+    has_begun: bool,
+    /// Somebody else knows what seals the open extent: a forked child.
+    pub(super) is_known: bool,
     pub(super) open: Option<Open>,
     /// An extent kept back for the cleaner, so that it has a place to move records to when there is no other.
     pub(super) spare: Option<u32>,
@@ -26,10 +28,10 @@ pub(super) struct Log {
 }
 
 /// The extent that is being filled.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Open {
     pub(super) extent: u32,
-    pub(super) series: Series,
+    pub(super) sealer: Arc<Sealer>,
     /// Where the next run begins: a multiple of [`BLOCK`].
     pub(super) end: u32,
 }
@@ -50,21 +52,22 @@ pub(super) struct Run {
 }
 
 impl Log {
-    pub(super) fn new(writer: u32) -> Self {
-        Self { writer, begun: 0, open: None, spare: None, buffer: Blocks::new(0) }
+    pub(super) fn new() -> Self {
+        Self { has_begun: false, is_known: false, open: None, spare: None, buffer: Blocks::new(0) }
     }
 
-    /// Goes on as another writer, with nothing open. Returns the spare extent.
-    pub(super) fn become_writer(&mut self, writer: u32) -> Option<u32> {
+    /// Goes on in another process, with nothing open. Returns the spare extent.
+    pub(super) fn become_child(&mut self) -> Option<u32> {
         debug_assert!(self.open.is_none());
-        (self.writer, self.begun) = (writer, 0);
+        (self.has_begun, self.is_known) = (false, false);
         self.spare.take()
     }
 
     /// What a forked child finds in its memory.
     #[cfg(test)]
     pub(super) fn copy(&self) -> Self {
-        Self { buffer: Blocks::new(0), ..*self }
+        let Self { has_begun, is_known, ref open, spare, .. } = *self;
+        Self { has_begun, is_known, open: open.clone(), spare, buffer: Blocks::new(0) }
     }
 
     pub(super) fn meta_bytes(&self) -> usize {
@@ -73,11 +76,12 @@ impl Log {
 
     /// A run at the end of the log; `None` if no extent is open.
     pub(super) fn begin_run(&mut self) -> Option<Run> {
-        let open = self.open?;
+        let open = self.open.clone()?;
         if self.buffer.as_ref().is_empty() {
             self.buffer = Blocks::new(RUN_BYTES);
         }
-        Some(Run { open, most: RUN_BYTES.min(open.room()), length: 0, records: vec![] })
+        let most = RUN_BYTES.min(open.room());
+        Some(Run { open, most, length: 0, records: vec![] })
     }
 }
 
@@ -133,7 +137,7 @@ impl FileTier {
         let offset = run.open.end + u32::try_from(run.length).expect("a run is below an extent");
         let length = u16::try_from(data.len()).expect("a record is at most 4096 bytes");
         let out = &mut log.buffer.as_mut()[run.length..];
-        self.sealer.seal(run.open.series, offset, slot, data, out);
+        run.open.sealer.seal(offset, slot, data, out);
         run.records.push((slot, Location { extent: run.open.extent, offset, length }));
         run.length += record::footprint(data.len());
     }
@@ -144,7 +148,7 @@ impl FileTier {
         log.buffer.as_mut()[run.length..padded].fill(0);
         let at = position(run.open.extent) + u64::from(run.open.end);
         let end = run.open.end + u32::try_from(padded).expect("a run is below an extent");
-        log.open = Some(Open { end, ..run.open });
+        log.open = Some(Open { end, ..run.open.clone() });
         self.tables().wrote(run.open.extent, end);
         let written = device::write_all(&*self.device, &log.buffer.as_ref()[..padded], at);
         written.map_err(|error| if device::is_full(&error) { WriteError::Full } else { error.into() })
@@ -163,7 +167,7 @@ impl FileTier {
         self.seal_open(log);
         let Some(extent) = self.acquire() else { return self.clean(log) };
         // The spare is taken with the second extent: most processes never need one.
-        if log.begun > 0 && log.spare.is_none() && !self.tables().is_empty() {
+        if log.has_begun && log.spare.is_none() && !self.tables().is_empty() {
             log.spare = self.acquire();
             if log.spare.is_none() {
                 // The last one there is. Filled, it would leave the cleaner without a place to begin.
@@ -171,16 +175,26 @@ impl FileTier {
                 return self.clean(log);
             }
         }
-        self.open_extent(log, extent);
-        Ok(())
+        self.open_extent(log, extent)
     }
 
     /// Begins to fill an extent.
-    pub(super) fn open_extent(&self, log: &mut Log, extent: u32) {
-        let series = Series { writer: log.writer, number: log.begun };
-        log.begun += 1;
-        log.open = Some(Open { extent, series, end: 0 });
-        self.tables().open(extent, series);
+    pub(super) fn open_extent(&self, log: &mut Log, extent: u32) -> Result<(), WriteError> {
+        let sealer = Sealer::draw().inspect_err(|_| self.source.release(extent))?;
+        (log.has_begun, log.is_known) = (true, false);
+        log.open = Some(Open { extent, sealer: Arc::clone(&sealer), end: 0 });
+        self.tables().open(extent, sealer);
+        Ok(())
+    }
+
+    /// Sees to it that what is written from here on only this process can read, and children that it forks later.
+    pub(super) fn keep_to_itself(&self, log: &mut Log) -> Result<(), WriteError> {
+        if let Some(open) = log.open.as_mut().filter(|_| log.is_known) {
+            open.sealer = Sealer::draw()?;
+            self.tables().change_sealer(open.extent, Arc::clone(&open.sealer));
+        }
+        log.is_known = false;
+        Ok(())
     }
 
     /// An extent of the source that locations can name.

@@ -4,16 +4,20 @@
 //! | slot: 40 bits, length: 24 bits | ciphertext, `length` bytes | tag, 16 bytes | 0..7 zero bytes |
 //! ```
 //!
-//! Sealed with AES-256-GCM (NIST SP 800-38D) under the key of the run, slot and length being authenticated
-//! with it. Nothing of a nonce is on disk: it follows from the place, of which the reader knows the extent's
-//! [`Series`] from memory. So a record that is found where it does not belong, or an older one where a write
-//! was lost, does not open.
+//! Sealed with AES-256-GCM (NIST SP 800-38D), slot and length being authenticated with it, under a key that is drawn when an
+//! extent is begun, and drawn anew when the process has forked. It is in the memory of those only that could read the page
+//! itself: who wrote it, and children forked later. A key seals one filling of one extent, so the offset there is nonce enough,
+//! and nothing of it is on disk. A record that is found where it does not belong, or an older one where a write was lost, does
+//! not open.
 //!
 //! Price: 24 bytes a record and the rounding to eight, so that no header lies on two blocks; 0.6 us to seal or
 //! to open 1300 bytes. That is ring's figure; the aes-gcm crate took 3.0 us on the same machine, as much as
 //! half a compression.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::io;
+use std::sync::Arc;
 
 /// Most bytes that a record holds.
 pub(super) const MAX_LENGTH: usize = 4096;
@@ -49,61 +53,62 @@ impl Header {
     }
 }
 
-/// The numbers that make the nonces of one extent while one writer fills it: no two fillings have the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Series {
-    /// Whom, among all that write under the key.
-    pub(super) writer: u32,
-    /// Which of the writer's extents, in the order in which it began them. Fits into 44 bits.
-    pub(super) number: u64,
+/// The nonce of the record at `offset` of an extent, which is written once under its key.
+fn nonce(offset: u32) -> Nonce {
+    let mut bytes = [0; NONCE_LEN];
+    bytes[..4].copy_from_slice(&offset.to_le_bytes());
+    Nonce::assume_unique_for_key(bytes)
 }
 
-impl Series {
-    /// The nonce of the record at `offset` of the extent, which is below 2^20 and written once.
-    fn nonce(self, offset: u32) -> Nonce {
-        debug_assert!(self.number >> 44 == 0 && offset >> 20 == 0);
-        let mut bytes = [0; NONCE_LEN];
-        bytes[..4].copy_from_slice(&self.writer.to_le_bytes());
-        bytes[4..].copy_from_slice(&(self.number << 20 | u64::from(offset)).to_le_bytes());
-        Nonce::assume_unique_for_key(bytes)
-    }
-}
-
-/// Seals and opens records under the key of the run.
+/// Seals and opens records of one extent.
 pub(super) struct Sealer(LessSafeKey);
 
 impl Sealer {
-    pub(super) fn new(key: &[u8; 32]) -> Self {
+    /// With a key that nobody else knows.
+    pub(super) fn draw() -> io::Result<Arc<Self>> {
+        let mut key = [0; 32];
+        let drawn = getrandom(&mut key, GetRandomFlags::empty())?;
+        if drawn < key.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let sealer = Self::new(&key);
+        key.fill(0);
+        std::hint::black_box(&key);
+        Ok(Arc::new(sealer))
+    }
+
+    fn new(key: &[u8; 32]) -> Self {
         Self(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("a key of 32 bytes")))
     }
 
     /// Makes the record of `data`, `footprint(data.len())` bytes, in the front of `out`.
-    pub(super) fn seal(&self, series: Series, offset: u32, slot: u64, data: &[u8], out: &mut [u8]) {
+    pub(super) fn seal(&self, offset: u32, slot: u64, data: &[u8], out: &mut [u8]) {
         let header = Header { slot, length: data.len() }.to_bytes();
         let (front, rest) = out.split_at_mut(HEADER);
         let (body, rest) = rest.split_at_mut(data.len());
         front.copy_from_slice(&header);
         body.copy_from_slice(data);
-        let tag = self.0.seal_in_place_separate_tag(series.nonce(offset), Aad::from(header), body);
+        let tag = self.0.seal_in_place_separate_tag(nonce(offset), Aad::from(header), body);
         rest[..TAG].copy_from_slice(tag.expect("a record is far below the cipher's bound").as_ref());
         rest[TAG..footprint(data.len()) - HEADER - data.len()].fill(0);
     }
 
     /// The bytes in `record`, restored in place; `None` if it is not what was sealed for this slot and place.
-    pub(super) fn open<'a>(
-        &self,
-        series: Series,
-        offset: u32,
-        header: Header,
-        record: &'a mut [u8],
-    ) -> Option<&'a [u8]> {
+    pub(super) fn open<'a>(&self, offset: u32, header: Header, record: &'a mut [u8]) -> Option<&'a [u8]> {
         let (front, rest) = record.split_at_mut_checked(HEADER)?;
         let sealed = rest.get_mut(..header.length + TAG)?;
         if *front != header.to_bytes() {
             return None;
         }
-        let data = self.0.open_in_place(series.nonce(offset), Aad::from(header.to_bytes()), sealed);
+        let data = self.0.open_in_place(nonce(offset), Aad::from(header.to_bytes()), sealed);
         data.ok().map(|data| &*data)
+    }
+}
+
+/// Says nothing of the key.
+impl std::fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Sealer")
     }
 }
 
@@ -111,32 +116,29 @@ impl Sealer {
 mod tests {
     use super::*;
 
-    const SERIES: Series = Series { writer: 3, number: 9 };
-
     #[test]
     fn a_record_opens_only_as_what_and_where_it_was_sealed() {
         let sealer = Sealer::new(&[1; 32]);
         let header = Header { slot: 77, length: 5 };
         let mut record = [0xff; 64];
-        sealer.seal(SERIES, 4096, 77, b"hello", &mut record);
+        sealer.seal(4096, 77, b"hello", &mut record);
         assert_eq!(Header::from_bytes(record[..8].try_into().unwrap()), Some(header));
         assert_eq!(&record[footprint(5) - 3..=footprint(5)], &[0, 0, 0, 0xff]);
-        let opens = |sealer: &Sealer, series, offset, header, mut record: [u8; 64]| {
-            sealer.open(series, offset, header, &mut record).map(<[u8]>::to_vec)
+        let opens = |sealer: &Sealer, offset, header, mut record: [u8; 64]| {
+            sealer.open(offset, header, &mut record).map(<[u8]>::to_vec)
         };
-        assert_eq!(opens(&sealer, SERIES, 4096, header, record), Some(b"hello".to_vec()));
-        assert_eq!(opens(&Sealer::new(&[2; 32]), SERIES, 4096, header, record), None);
-        assert_eq!(opens(&sealer, Series { writer: 4, ..SERIES }, 4096, header, record), None);
-        assert_eq!(opens(&sealer, Series { number: 10, ..SERIES }, 4096, header, record), None);
-        assert_eq!(opens(&sealer, SERIES, 4104, header, record), None);
-        assert_eq!(opens(&sealer, SERIES, 4096, Header { slot: 78, length: 5 }, record), None);
-        assert_eq!(opens(&sealer, SERIES, 4096, Header { slot: 77, length: 4 }, record), None);
+        assert_eq!(opens(&sealer, 4096, header, record), Some(b"hello".to_vec()));
+        assert_eq!(opens(&Sealer::new(&[2; 32]), 4096, header, record), None);
+        assert_eq!(opens(&Sealer::draw().unwrap(), 4096, header, record), None);
+        assert_eq!(opens(&sealer, 4104, header, record), None);
+        assert_eq!(opens(&sealer, 4096, Header { slot: 78, length: 5 }, record), None);
+        assert_eq!(opens(&sealer, 4096, Header { slot: 77, length: 4 }, record), None);
         for bit in 0..(HEADER + 5 + TAG) * 8 {
             let mut bad = record;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(opens(&sealer, SERIES, 4096, header, bad), None, "bit {bit}");
+            assert_eq!(opens(&sealer, 4096, header, bad), None, "bit {bit}");
         }
-        assert_eq!(sealer.open(SERIES, 4096, header, &mut record[..20]), None);
+        assert_eq!(sealer.open(4096, header, &mut record[..20]), None);
     }
 
     #[test]

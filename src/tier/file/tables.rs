@@ -5,15 +5,17 @@
 //! - an extent with nothing live is in the table only while it is open;
 //! - `used` is the sum of the extents' `end`.
 
-use super::record::{self, Header, Series};
+use super::record::{self, Header, Sealer};
 use super::slots::{Location, SlotTable};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// An extent that holds records or is being filled.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Extent {
-    pub(super) series: Series,
+    /// What seals the records from an offset on, in order. The first begins at 0.
+    sealers: Vec<(u32, Arc<Sealer>)>,
     /// Bytes of records that slots point to.
     pub(super) live: u32,
     /// Bytes that were written, whether or not that succeeded.
@@ -25,13 +27,25 @@ pub(super) struct Extent {
 }
 
 /// Where and how a record can be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) location: Location,
-    pub(super) series: Series,
+    pub(super) sealer: Arc<Sealer>,
+}
+
+impl Extent {
+    fn sealer(&self, offset: u32) -> &Arc<Sealer> {
+        let later = self.sealers.partition_point(|(from, _)| *from <= offset);
+        &self.sealers[later - 1].1
+    }
 }
 
 impl Place {
+    /// Whether the same was written to both.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.location == other.location && Arc::ptr_eq(&self.sealer, &other.sealer)
+    }
+
     pub(super) fn header(&self, slot: u64) -> Header {
         Header { slot, length: self.location.length.into() }
     }
@@ -61,14 +75,21 @@ impl Tables {
     /// Where the record of `slot` is, if it is in use.
     pub(super) fn place(&self, slot: u64) -> Option<Place> {
         let location = self.slots.get(slot)?;
-        Some(Place { location, series: self.extents[&location.extent].series })
+        let sealer = Arc::clone(self.extents[&location.extent].sealer(location.offset));
+        Some(Place { location, sealer })
     }
 
     /// Opens an extent for records.
-    pub(super) fn open(&mut self, extent: u32, series: Series) {
-        let fresh = Extent { series, live: 0, end: 0, open: true, stuck: false };
+    pub(super) fn open(&mut self, extent: u32, sealer: Arc<Sealer>) {
+        let fresh = Extent { sealers: vec![(0, sealer)], live: 0, end: 0, open: true, stuck: false };
         let old = self.extents.insert(extent, fresh);
         debug_assert!(old.is_none(), "extent {extent} was handed out twice");
+    }
+
+    /// What is written from here on is sealed otherwise.
+    pub(super) fn change_sealer(&mut self, extent: u32, sealer: Arc<Sealer>) {
+        let extent = self.extents.get_mut(&extent).expect("an open extent");
+        extent.sealers.push((extent.end, sealer));
     }
 
     /// Notes that the open extent was written up to `end`.
@@ -143,7 +164,10 @@ impl Tables {
 
     /// Bytes of memory. An extent is counted with the usual filling of the tree's nodes.
     pub(super) fn meta_bytes(&self) -> usize {
-        self.slots.meta_bytes() + self.extents.len() * 2 * size_of::<(u32, Extent)>()
+        let sealers: usize = self.extents.values().map(|extent| extent.sealers.len()).sum();
+        self.slots.meta_bytes()
+            + self.extents.len() * 2 * size_of::<(u32, Extent)>()
+            + sealers * (size_of::<(u32, Arc<Sealer>)>() + size_of::<Sealer>())
     }
 
     fn grow(&mut self, location: Location) {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 const MIB: u64 = 1 << 20;
-const KEY: [u8; 32] = [7; 32];
 
 fn file() -> File {
     tempfile::tempfile_in("/var/tmp").unwrap()
@@ -15,7 +14,7 @@ fn file() -> File {
 fn tier(bytes: u64) -> FileTier {
     let file = file();
     let extents = LocalExtents::new(bytes).punching(file.try_clone().unwrap());
-    FileTier::new(file, Box::new(extents), KEY, 1)
+    FileTier::new(file, Box::new(extents))
 }
 
 mod on_disk {
@@ -27,7 +26,7 @@ mod in_the_page_cache {
 
     fn tier(bytes: u64) -> FileTier {
         let memory = rustix::fs::memfd_create("tier", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        FileTier::new(memory.into(), Box::new(LocalExtents::new(bytes)), KEY, 1)
+        FileTier::new(memory.into(), Box::new(LocalExtents::new(bytes)))
     }
 
     super::super::super::conformance::tier_suite!(|bytes| Box::new(tier(bytes)));
@@ -76,7 +75,7 @@ impl Device for Arc<Faulty> {
 
 fn faulty(bytes: u64, errno: rustix::io::Errno) -> (Arc<Faulty>, FileTier) {
     let device = Arc::new(Faulty { errno, ..Faulty::new() });
-    let tier = FileTier::on_device(Box::new(Arc::clone(&device)), Box::new(LocalExtents::new(bytes)), KEY, 1);
+    let tier = FileTier::on_device(Box::new(Arc::clone(&device)), Box::new(LocalExtents::new(bytes)));
     (device, tier)
 }
 
@@ -174,7 +173,7 @@ fn overwrite(file: &File, at: u64, bytes: &[u8]) {
 fn damage_is_told_and_the_rest_is_kept_through_cleaning() {
     let file = file();
     let extents = LocalExtents::new(4 * MIB);
-    let tier = FileTier::new(file.try_clone().unwrap(), Box::new(extents), KEY, 1);
+    let tier = FileTier::new(file.try_clone().unwrap(), Box::new(extents));
     let mut live = worn(&tier);
     let hurt = |place: Place| place.location.extent < 2 && place.location.offset.is_multiple_of(64);
     let (damaged, mut good): (Vec<_>, Vec<_>) =
@@ -207,7 +206,7 @@ fn damage_is_told_and_the_rest_is_kept_through_cleaning() {
 fn an_older_record_in_the_place_of_a_newer_is_not_taken_for_it() {
     use std::os::unix::fs::FileExt;
     let memory: File = rustix::fs::memfd_create("tier", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into();
-    let tier = FileTier::new(memory.try_clone().unwrap(), Box::new(LocalExtents::new(MIB)), KEY, 1);
+    let tier = FileTier::new(memory.try_clone().unwrap(), Box::new(LocalExtents::new(MIB)));
     let mut old = vec![0; 4096];
     let slots = tier.write(&[&[1; 100]]).unwrap();
     memory.read_exact_at(&mut old, 0).unwrap();
@@ -232,7 +231,7 @@ fn an_older_record_in_the_place_of_a_newer_is_not_taken_for_it() {
 #[test]
 fn ciphertext_is_all_that_is_on_disk() {
     let file = file();
-    let tier = FileTier::new(file.try_clone().unwrap(), Box::new(LocalExtents::new(4 * MIB)), KEY, 1);
+    let tier = FileTier::new(file.try_clone().unwrap(), Box::new(LocalExtents::new(4 * MIB)));
     let secret = b"correct horse battery staple";
     tier.write(&[secret, &[0; 4096]]).unwrap();
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
@@ -267,15 +266,16 @@ impl ExtentSource for Side {
 }
 
 /// A copy of the tier as a forked child has it.
-fn fork(tier: &FileTier, file: &File, shared: &Arc<Shared>, writer: u32) -> FileTier {
+fn fork(tier: &FileTier, file: &File, shared: &Arc<Shared>) -> FileTier {
+    tier.before_fork();
     let quiet = tier.quiesce();
     let source = Box::new(Side(Arc::clone(shared)));
-    let child = FileTier::new(file.try_clone().unwrap(), source, KEY, 0);
+    let child = FileTier::new(file.try_clone().unwrap(), source);
     shared.holders.lock().unwrap().values_mut().filter(|count| **count > 0).for_each(|count| *count += 1);
     *child.log() = quiet._log.copy();
     *child.tables() = quiet._tables.clone();
     drop(quiet);
-    child.after_fork(writer);
+    child.become_child();
     child
 }
 
@@ -283,9 +283,9 @@ fn fork(tier: &FileTier, file: &File, shared: &Arc<Shared>, writer: u32) -> File
 fn a_child_reads_what_it_inherited_and_writes_its_own() {
     let file = file();
     let shared = Arc::new(Shared { bound: 100, ..Shared::default() });
-    let parent = FileTier::new(file.try_clone().unwrap(), Box::new(Side(Arc::clone(&shared))), KEY, 1);
+    let parent = FileTier::new(file.try_clone().unwrap(), Box::new(Side(Arc::clone(&shared))));
     let old = write(&parent, 0..3000).unwrap();
-    let child = fork(&parent, &file, &shared, 2);
+    let child = fork(&parent, &file, &shared);
     let parents = write(&parent, 3000..5000).unwrap();
     let childs = write(&child, 6000..8000).unwrap();
     for tier in [&parent, &child] {
@@ -301,8 +301,26 @@ fn a_child_reads_what_it_inherited_and_writes_its_own() {
     let held: u32 = shared.holders.lock().unwrap().values().sum();
     // Each tier has its open extent and its spare.
     assert_eq!(held, 4);
-    let nonces = |tier: &FileTier| tier.log().open.unwrap().series.writer;
-    assert_eq!((nonces(&parent), nonces(&child)), (1, 2));
+}
+
+#[test]
+fn what_the_parent_writes_after_a_fork_the_child_cannot_open() {
+    let (file, shared) = (file(), Arc::new(Shared { bound: 100, ..Shared::default() }));
+    let parent = FileTier::new(file.try_clone().unwrap(), Box::new(Side(Arc::clone(&shared))));
+    let old = write(&parent, 0..10).unwrap();
+    let child = fork(&parent, &file, &shared);
+    let new = write(&parent, 10..20).unwrap();
+    let place = |tier: &FileTier, (slot, _): (Slot, u64)| tier.tables().place(slot.to_bits()).unwrap();
+    let inherited = place(&child, old[0]);
+    assert!(inherited.is(&place(&parent, old[0])));
+    for later in new {
+        let place = place(&parent, later);
+        assert_eq!(place.location.extent, inherited.location.extent, "it goes on where it was");
+        let guess = Place { location: place.location, sealer: Arc::clone(&inherited.sealer) };
+        let opened = child.read_at(&guess, later.0.to_bits(), false, &mut [0; 4096]);
+        assert!(matches!(opened, Err(ReadError::Corrupt)));
+        assert_holds(&parent, later.0, later.1);
+    }
 }
 
 /// A source where a released extent cannot be had at once: its space is being given back, or another process was quicker.
@@ -331,7 +349,7 @@ impl ExtentSource for Arc<Late> {
 #[test]
 fn a_spare_that_comes_late_is_not_lost() {
     let source = Arc::new(Late { extents: LocalExtents::new(8 * MIB), withheld: AtomicUsize::new(0) });
-    let tier = FileTier::new(file(), Box::new(Arc::clone(&source)), KEY, 1);
+    let tier = FileTier::new(file(), Box::new(Arc::clone(&source)));
     let mut random = 3;
     let mut live = write(&tier, 0..400).unwrap();
     while let Ok(more) = write(&tier, live.len() as u64..live.len() as u64 + 50) {
@@ -378,7 +396,7 @@ fn reads_and_discards_do_not_wait_for_a_write() {
     let slow = Slow { disk: Disk::new(file()), writing: AtomicBool::new(false), go: AtomicBool::new(true) };
     let slow = Arc::new(slow);
     let extents = Box::new(LocalExtents::new(8 * MIB));
-    let tier = FileTier::on_device(Box::new(Arc::clone(&slow)), extents, KEY, 1);
+    let tier = FileTier::on_device(Box::new(Arc::clone(&slow)), extents);
     let live = write(&tier, 0..10).unwrap();
     slow.writing.store(false, Relaxed);
     slow.go.store(false, Relaxed);

@@ -1,20 +1,22 @@
 //! `--metrics`: the numbers of a running tree for Prometheus, over HTTP.
 //!
-//! One thread answers `GET /metrics`; it ends with the run. Without the option there is no thread and no socket. A socket
-//! with a path is removed at the end, and by the next run that wants the path if this one is killed.
+//! One thread answers `GET /metrics` ([`http`]); it ends with the run. Without the option there is no thread and no socket. A
+//! socket with a path is removed at the end, and by the next run that wants the path if this one is killed.
+
+mod http;
 
 use crate::failure::{Failure, say};
 use crate::live::Sample;
+use http::{Answer, Door};
 use ramfold_pager::segment::{Counter, Gauge, Segment};
 use std::fmt::Write;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use tiny_http::{Header, Method, Request, Response, Server};
 
 /// Where the numbers are to be had.
 #[derive(Debug, Clone)]
@@ -40,7 +42,8 @@ impl Address {
 
 /// The thread that answers.
 pub struct Metrics {
-    server: Arc<Server>,
+    /// Closed, it ends the thread.
+    stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
     socket: Option<PathBuf>,
 }
@@ -48,31 +51,44 @@ pub struct Metrics {
 impl Metrics {
     /// Listens from now on. Called with the signals blocked that the run waits for.
     pub fn serve(address: &Address, segment: Arc<Segment>) -> Result<Self, Failure> {
-        let (server, socket) = match address {
-            Address::Tcp(address) => (Server::http(address), None),
-            Address::Unix(path) => {
-                remove_stale(path);
-                (Server::http_unix(path), Some(path.clone()))
-            }
-        };
-        let server = Arc::new(server.map_err(|error| {
+        let door = open(address).map_err(|error| {
             let place = match address {
                 Address::Tcp(address) => address.to_string(),
                 Address::Unix(path) => path.display().to_string(),
             };
             Failure::failed(format!("--metrics: {place}: {error} (choose another address)"))
-        })?);
-        let listening = Arc::clone(&server);
-        let answer_all = move || listening.incoming_requests().for_each(|request| answer(request, &segment));
+        })?;
+        let socket = match address {
+            Address::Tcp(_) => None,
+            Address::Unix(path) => Some(path.clone()),
+        };
+        let failed = |error| Failure::failed(format!("--metrics: {error}"));
+        let (stop, stopped) = UnixStream::pair().map_err(failed)?;
+        let answer_all = move || http::serve(&door, &stopped, &|method, path| answer(method, path, &segment));
         let thread = std::thread::Builder::new().name("ramfold-metrics".into()).spawn(answer_all);
-        let thread = thread.map_err(|error| Failure::failed(format!("--metrics: {error}")))?;
-        Ok(Self { server, thread: Some(thread), socket })
+        Ok(Self { stop: Some(stop), thread: Some(thread.map_err(failed)?), socket })
+    }
+}
+
+fn open(address: &Address) -> std::io::Result<Door> {
+    match address {
+        Address::Tcp(address) => {
+            let door = TcpListener::bind(address)?;
+            door.set_nonblocking(true)?;
+            Ok(Door::Tcp(door))
+        }
+        Address::Unix(path) => {
+            remove_stale(path);
+            let door = UnixListener::bind(path)?;
+            door.set_nonblocking(true)?;
+            Ok(Door::Unix(door))
+        }
     }
 }
 
 impl Drop for Metrics {
     fn drop(&mut self) {
-        self.server.unblock();
+        drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -95,18 +111,19 @@ fn remove_stale(path: &Path) {
     }
 }
 
-fn answer(request: Request, segment: &Segment) {
-    let wanted = request.url().split('?').next() == Some("/metrics");
-    let answer = match request.method() {
-        Method::Get | Method::Head if wanted => {
-            let kind = "Content-Type: text/plain; version=0.0.4; charset=utf-8";
-            let kind: Header = kind.parse().expect("a well-formed header");
-            Response::from_string(text(&Sample::take(segment))).with_header(kind)
-        }
-        _ => Response::from_string("see /metrics\n").with_status_code(404),
-    };
-    // Who asked has gone.
-    let _ = request.respond(answer);
+fn answer(method: &str, path: &str, segment: &Segment) -> Answer {
+    match (method, path) {
+        ("GET" | "HEAD", "/metrics") => Answer {
+            status: "200 OK",
+            kind: "text/plain; version=0.0.4; charset=utf-8",
+            body: text(&Sample::take(segment)),
+        },
+        _ => Answer {
+            status: "404 Not Found",
+            kind: "text/plain; charset=utf-8",
+            body: "see /metrics\n".into(),
+        },
+    }
 }
 
 /// The text format of Prometheus, version 0.0.4. All names begin with `ramfold_`; sizes are bytes, times seconds.

@@ -78,7 +78,7 @@ mod tests {
         // Other threads allocate between its two looks.
         assert!(of_its_own(me, me) < anonymous(me) / 2);
         assert!(anonymous(me) > 0);
-        let (_fd, segment) = Segment::create(1 << 30, 0, [0; 32]).unwrap();
+        let (_fd, segment) = Segment::create(1 << 30, 0).unwrap();
         let mut unmanaged = Unmanaged::default();
         assert!(is_numbered_here(child.id()));
         unmanaged.look(&segment, me);

@@ -37,7 +37,7 @@ impl Interval<'_> {
 }
 
 fn bytes(pages: u64) -> u64 {
-    pages * PAGE_SIZE as u64
+    pages.saturating_mul(PAGE_SIZE as u64)
 }
 
 fn micros(faults: &FaultTimes, quantile: f64) -> f64 {

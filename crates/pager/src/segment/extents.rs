@@ -37,17 +37,25 @@ impl Segment {
     pub fn release_extent(&self, slot: SlotId, extent: u32, discard: &dyn Fn(u32)) {
         let (index, bit) = (extent as usize, 1 << (extent % 64));
         let had = self.held(slot)[index / 64].fetch_and(!bit, Ordering::AcqRel);
-        debug_assert!(had & bit != 0, "extent {extent} is not held by this slot");
         if had & bit == 0 {
             return;
         }
-        let less = |count: u16| Some(if count == 1 { DISCARDING } else { count - 1 });
+        let less = |count: u16| Some(if count == 1 { DISCARDING } else { count.checked_sub(1)? });
         if self.refs()[index].fetch_update(Ordering::AcqRel, Ordering::Relaxed, less) == Ok(1) {
             discard(extent);
             self.refs()[index].store(0, Ordering::Release);
             self.header().extents_used.fetch_sub(1, Ordering::Relaxed);
             self.header().extent_hint.fetch_min(index as u64, Ordering::Relaxed);
         }
+    }
+
+    /// The extents that a slot holds. Bits behind the last one are nonsense.
+    pub(super) fn held_by(&self, slot: SlotId) -> impl Iterator<Item = usize> {
+        let words = self.held(slot).iter().map(|word| word.load(Ordering::Relaxed)).enumerate();
+        let held = words.flat_map(|(index, bits)| {
+            (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| index * 64 + bit)
+        });
+        held.take_while(|index| *index < self.extents)
     }
 
     /// Whether another process holds the extent too: then it must not be overwritten.
@@ -84,8 +92,8 @@ mod tests {
         let (_fd, segment) = segment(70);
         let parent = segment.attach(&|_| ()).unwrap();
         let taken: Vec<u32> = (0..70).filter_map(|_| segment.take_extent(parent)).collect();
-        let child = segment.prepare_child(parent, 0).unwrap();
-        segment.adopt(child).unwrap();
+        let child = segment.prepare_child(parent, 0, &|_| ()).unwrap();
+        segment.adopt(child);
         let discarded = RefCell::new(vec![]);
         let discard = |extent| discarded.borrow_mut().push(extent);
         assert!(segment.is_extent_shared(69));

@@ -117,8 +117,8 @@ mod tests {
     }
 
     fn child(segment: &Segment, parent: SlotId, bytes: u64) -> SlotId {
-        let child = segment.prepare_child(parent, bytes).unwrap();
-        segment.adopt(child).unwrap();
+        let child = segment.prepare_child(parent, bytes, &|_| ()).unwrap();
+        segment.adopt(child);
         child
     }
 

@@ -77,7 +77,7 @@ impl FaultTimes {
     fn add(&mut self, latency: &Latency) {
         self.max_ns = self.max_ns.max(latency.max_ns.load(Ordering::Relaxed));
         for (sum, bucket) in self.buckets.iter_mut().zip(&latency.buckets) {
-            *sum += bucket.load(Ordering::Relaxed);
+            *sum = sum.saturating_add(bucket.load(Ordering::Relaxed));
         }
     }
 
@@ -91,7 +91,7 @@ impl FaultTimes {
     /// How many there were.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.buckets.iter().sum()
+        self.buckets.iter().copied().fold(0, u64::saturating_add)
     }
 
     /// The longest, in nanoseconds.
@@ -105,9 +105,9 @@ impl FaultTimes {
     #[must_use]
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
         let total = self.count();
-        let mut seen = 0;
+        let mut seen = 0u64;
         for (index, count) in self.buckets.iter().enumerate() {
-            seen += count;
+            seen = count.saturating_add(seen);
             if *count > 0 && seen as f64 >= quantile * total as f64 {
                 return bucket_end(index).min(self.max_ns);
             }

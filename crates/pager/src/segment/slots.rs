@@ -1,83 +1,23 @@
 //! Slots: which processes are managed, and what comes back when one of them ends without saying so.
 
-use super::{BUSY, Counter, Gauge, Segment, Slot, SlotId, extents::extent_number};
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
+use super::lease::{Description, KEEPER, Lease};
+use super::{Counter, Gauge, MAX_PROCESSES, Segment, Slot, SlotId, extents::extent_number};
 use std::io;
 use std::sync::atomic::Ordering;
-
-/// What tells one program image in one process from all others: `pid`, start time, and where its stack began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Identity {
-    pid: u32,
-    start_time: u64,
-    /// 0 if this process may not see it.
-    start_stack: u64,
-}
 
 /// A managed process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
-    /// As the `/proc` of the run numbers it.
+    /// As it numbers itself.
     pub pid: u32,
     /// Where its gauges and faults are.
     pub slot: SlotId,
 }
 
-/// The start time of a slot that waits for a forked child: no process started when the machine did.
-const PREPARED: u64 = 0;
-
-impl Identity {
-    /// Of the calling process.
-    fn own() -> io::Result<Self> {
-        let stat = std::fs::read("/proc/self/stat")?;
-        Self::parse(&stat).ok_or_else(|| io::Error::other("/proc/self/stat cannot be understood"))
-    }
-
-    /// Whether the process has ended or runs another image now. Whatever is not certain is no: who lives would lose
-    /// its pages.
-    fn has_ended(&self) -> bool {
-        match std::fs::read(format!("/proc/{}/stat", self.pid)) {
-            Ok(stat) => !Self::parse(&stat).is_some_and(|now| self.is(&now)),
-            Err(error) => {
-                matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::SRCH)) && self.no_such_pid()
-            }
-        }
-    }
-
-    /// `/proc` may be mounted so that it hides the processes of other users (`hidepid`); a signal finds them.
-    fn no_such_pid(&self) -> bool {
-        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
-        pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
-    }
-
-    /// `/proc/PID/stat`. None also for a process that has ended and waits for its parent.
-    fn parse(stat: &[u8]) -> Option<Self> {
-        // `PID (name) STATE ...`, and the name may hold anything: the rest begins with field 3 of proc_pid_stat(5).
-        let name_end = stat.iter().rposition(|byte| *byte == b')')?;
-        let pid = std::str::from_utf8(stat.split(|byte| *byte == b' ').next()?).ok()?.parse().ok()?;
-        let rest = std::str::from_utf8(stat.get(name_end + 2..)?).ok()?;
-        let field = |number: usize| rest.split(' ').nth(number - 3)?.parse::<u64>().ok();
-        // A process whose first thread has ended looks dead, but for the number of its threads.
-        let threads = field(20)?;
-        if rest.starts_with('X') || (rest.starts_with('Z') && threads < 2) {
-            return None;
-        }
-        Some(Self { pid, start_time: field(22)?, start_stack: field(28)? })
-    }
-
-    /// Whether a slot with `self` belongs to the process that is now `other`.
-    fn is(&self, other: &Self) -> bool {
-        let same_image =
-            self.start_stack == other.start_stack || self.start_stack == 0 || other.start_stack == 0;
-        self.pid == other.pid && self.start_time == other.start_time && same_image
-    }
-}
-
 impl Slot {
     /// Waits for a forked child to adopt it.
     pub(super) fn is_prepared(&self) -> bool {
-        self.start_time.load(Ordering::Relaxed) == PREPARED
+        self.prepared.load(Ordering::Relaxed) != 0
     }
 }
 
@@ -85,120 +25,116 @@ impl Slot {
 #[must_use]
 pub fn start_stack(pid: u32) -> u64 {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    Identity::parse(&stat).map_or(0, |identity| identity.start_stack)
+    parse_start_stack(&stat).unwrap_or(0)
 }
 
-/// Tells the `/proc` that numbers the processes here from those of other PID namespaces.
-fn proc_view() -> io::Result<u64> {
-    Ok(rustix::fs::stat("/proc/self")?.st_dev)
+/// Field 28 of proc_pid_stat(5): `PID (name) STATE ...`, where the name may hold anything.
+fn parse_start_stack(stat: &[u8]) -> Option<u64> {
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(name_end + 2..)?).ok()?;
+    rest.split(' ').nth(28 - 3)?.parse().ok()
 }
 
 /// Slots.
 impl Segment {
-    /// Takes a slot for the calling process. A slot that it left behind before an `exec` is released.
+    /// Takes a slot for the calling process. One that it left behind before an `exec` is released.
     ///
     /// # Errors
-    /// `/proc` cannot be read, or [`MAX_PROCESSES`] are managed already.
+    /// [`MAX_PROCESSES`] are managed already, or the system refuses a descriptor or a mapping.
     pub fn attach(&self, discard: &dyn Fn(u32)) -> io::Result<SlotId> {
-        let own = Identity::own()?;
-        self.release_stale(own.pid, discard);
-        let slot = self.claim(own)?;
+        let pid = std::process::id();
+        self.reap_those(discard, |slot| slot.pid.load(Ordering::Relaxed) == pid);
+        let (slot, lease) = self.claim(pid, false, discard)?;
+        self.own(lease);
         self.add(Counter::Processes, 1);
         Ok(slot)
     }
 
-    /// Releases slots that process `pid` left behind before an `exec`: to be called by the new program before
-    /// it attaches, since its old memory is gone and its charge is not.
-    pub fn release_stale(&self, pid: u32, discard: &dyn Fn(u32)) {
-        for (index, slot) in self.used_slots().iter().enumerate() {
-            if slot.pid.load(Ordering::Acquire) == pid && !slot.is_prepared() {
-                self.release_owned(SlotId(index), pid, discard);
-            }
-        }
+    /// Keeps the lease of this process, instead of any that it had.
+    fn own(&self, lease: Lease) {
+        drop(Lease::from_address(self.own_lease.swap(lease.keep(), Ordering::Relaxed)));
     }
 
-    fn claim(&self, owner: Identity) -> io::Result<SlotId> {
-        let view = proc_view()?;
-        for (index, slot) in self.slots().iter().enumerate() {
-            if slot.pid.compare_exchange(0, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                slot.start_time.store(owner.start_time, Ordering::Relaxed);
-                slot.start_stack.store(owner.start_stack, Ordering::Relaxed);
-                slot.view.store(view, Ordering::Relaxed);
-                slot.balance.reset();
-                slot.heritage.reset();
-                // MAX_PROCESSES fits.
-                self.header()
-                    .slots_used
-                    .fetch_max(u32::try_from(index + 1).unwrap_or(u32::MAX), Ordering::Release);
-                slot.pid.store(owner.pid, Ordering::Release);
-                return Ok(SlotId(index));
-            }
+    /// A free slot, and what says that its owner lives. Where all are taken, the dead give theirs back first.
+    fn claim(&self, pid: u32, prepared: bool, discard: &dyn Fn(u32)) -> io::Result<(SlotId, Lease)> {
+        let description = self.description()?;
+        let lease = Lease::new(&description)?;
+        let claim = || (0..MAX_PROCESSES).find(|index| self.claim_one(*index, &description, pid, prepared));
+        let claimed = claim().or_else(|| if self.reap(discard) > 0 { claim() } else { None });
+        let index = claimed.ok_or_else(|| io::Error::other("too many managed processes"))?;
+        Ok((SlotId(index), lease))
+    }
+
+    fn claim_one(&self, index: usize, description: &Description, pid: u32, prepared: bool) -> bool {
+        let slot = &self.slots()[index];
+        if slot.pid.load(Ordering::Relaxed) != 0 || !description.try_lock(index) {
+            return false;
         }
-        Err(io::Error::other("too many managed processes"))
+        if slot.pid.load(Ordering::Acquire) != 0 {
+            description.unlock(index);
+            return false;
+        }
+        slot.prepared.store(prepared.into(), Ordering::Relaxed);
+        slot.balance.reset();
+        slot.heritage.reset();
+        // MAX_PROCESSES fits.
+        self.header().slots_used.fetch_max(u32::try_from(index + 1).unwrap_or(u32::MAX), Ordering::Release);
+        slot.pid.store(pid, Ordering::Release);
+        true
     }
 
     /// Before a fork: takes a slot for the child, which inherits `bytes` of memory, and a count on every extent that `parent`
-    /// holds, so that what the child will inherit stays readable whatever the parent does, even if it ends at once. The slot is under the
-    /// parent's name, and never reaped, until [`Segment::adopt`]; if the fork fails or the child is killed before
-    /// that, what it holds is lost to the run.
+    /// holds, so that what the child will inherit stays readable whatever the parent does, even if it ends at once. The
+    /// child's lease is inherited by the child; [`Segment::end_fork`] lets it go in the parent. From then on the slot is reaped
+    /// if there is no child, or when it ends.
     ///
     /// # Errors
     /// As [`Segment::attach`].
-    pub fn prepare_child(&self, parent: SlotId, bytes: u64) -> io::Result<SlotId> {
-        let of = &self.slots()[parent.0];
-        let child = self.claim(Identity {
-            pid: of.pid.load(Ordering::Relaxed),
-            start_time: PREPARED,
-            start_stack: 0,
-        })?;
-        for (index, word) in self.held(parent).iter().enumerate() {
-            let bits = word.load(Ordering::Relaxed);
-            for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
-                self.refs()[index * 64 + bit].fetch_add(1, Ordering::Relaxed);
-            }
-            self.held(child)[index].store(bits, Ordering::Relaxed);
+    pub fn prepare_child(&self, parent: SlotId, bytes: u64, discard: &dyn Fn(u32)) -> io::Result<SlotId> {
+        let (child, lease) = self.claim(std::process::id(), true, discard)?;
+        self.childs_lease.store(lease.into_address(), Ordering::Relaxed);
+        for index in self.held_by(parent) {
+            self.refs()[index].fetch_add(1, Ordering::Relaxed);
+            self.held(child)[index / 64].fetch_or(1 << (index % 64), Ordering::Relaxed);
         }
         self.bequeath(parent, child, bytes);
         Ok(child)
     }
 
-    /// In the forked child: makes the prepared slot its own.
-    ///
-    /// # Errors
-    /// The parent ended meanwhile and the slot was reaped: what the child inherited can no longer be read.
-    pub fn adopt(&self, child: SlotId) -> io::Result<()> {
-        let own = Identity::own()?;
-        let slot = &self.slots()[child.0];
-        let parent = slot.pid.load(Ordering::Acquire);
-        let taken = slot.pid.compare_exchange(parent, BUSY, Ordering::AcqRel, Ordering::Relaxed);
-        if parent == 0 || parent == BUSY || taken.is_err() {
-            return Err(io::Error::other("the process that forked this one ended meanwhile"));
-        }
-        slot.start_time.store(own.start_time, Ordering::Relaxed);
-        slot.start_stack.store(own.start_stack, Ordering::Relaxed);
-        slot.pid.store(own.pid, Ordering::Release);
-        self.add(Counter::Processes, 1);
-        Ok(())
+    /// After the fork, in the parent, and if there was none.
+    pub fn end_fork(&self) {
+        drop(Lease::from_address(self.childs_lease.swap(0, Ordering::Relaxed)));
     }
 
-    /// Gives back a slot: its charges, and its counts on extents. `discard` gives back the file space of an
+    /// In the forked child: makes the prepared slot its own.
+    pub fn adopt(&self, child: SlotId) {
+        // The parent's own lease was not inherited.
+        self.own_lease.store(0, Ordering::Relaxed);
+        if let Some(lease) = Lease::from_address(self.childs_lease.swap(0, Ordering::Relaxed)) {
+            self.own(lease);
+        }
+        let slot = &self.slots()[child.0];
+        slot.prepared.store(0, Ordering::Relaxed);
+        slot.pid.store(std::process::id(), Ordering::Release);
+        self.add(Counter::Processes, 1);
+    }
+
+    /// Gives back a slot of this process: its charges, and its counts on extents. `discard` gives back the file space of an
     /// extent that nobody holds any more.
     pub fn release(&self, slot: SlotId, discard: &dyn Fn(u32)) {
-        let pid = self.slots()[slot.0].pid.load(Ordering::Acquire);
-        self.release_owned(slot, pid, discard);
+        self.clear(slot, discard);
+        self.own_lease_ends();
     }
 
-    fn release_owned(&self, id: SlotId, pid: u32, discard: &dyn Fn(u32)) {
+    fn own_lease_ends(&self) {
+        drop(Lease::from_address(self.own_lease.swap(0, Ordering::Relaxed)));
+    }
+
+    /// Who calls it holds the slot's lease.
+    fn clear(&self, id: SlotId, discard: &dyn Fn(u32)) {
         let slot = &self.slots()[id.0];
-        let ours = slot.pid.compare_exchange(pid, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if pid == 0 || pid == BUSY || !ours {
-            return;
-        }
-        for (index, word) in self.held(id).iter().enumerate() {
-            let bits = word.load(Ordering::Relaxed);
-            for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
-                self.release_extent(id, extent_number(index * 64 + bit), discard);
-            }
+        for index in self.held_by(id) {
+            self.release_extent(id, extent_number(index), discard);
         }
         self.pass_on(id);
         slot.heritage.reset();
@@ -215,66 +151,62 @@ impl Segment {
         let numbered = self.used_slots().iter().enumerate();
         let living = numbered.filter_map(|(index, slot)| {
             let pid = slot.pid.load(Ordering::Acquire);
-            (pid != 0 && pid != BUSY && !slot.is_prepared()).then_some(Process { pid, slot: SlotId(index) })
+            (pid != 0 && !slot.is_prepared()).then_some(Process { pid, slot: SlotId(index) })
         });
         living.collect()
     }
 
-    /// Enters the calling process as the one that looks after the segment.
-    pub(super) fn become_owner(&self) -> io::Result<()> {
-        let own = Identity::own()?;
-        self.header().owner_view.store(proc_view()?, Ordering::Relaxed);
-        self.header().owner_start_time.store(own.start_time, Ordering::Relaxed);
-        self.header().owner.store(own.pid, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// False also for who cannot tell, in a container of its own.
-    fn owner_has_ended(&self) -> bool {
-        let header = self.header();
-        let view = header.owner_view.load(Ordering::Relaxed);
-        let (pid, start_time) = (&header.owner, &header.owner_start_time);
-        let (pid, start_time) = (pid.load(Ordering::Relaxed), start_time.load(Ordering::Relaxed));
-        proc_view().is_ok_and(|own| own == view) && Identity { pid, start_time, start_stack: 0 }.has_ended()
+    /// Whether nobody looks after the segment any more. False for who cannot tell.
+    fn is_orphaned(&self) -> bool {
+        // Unlocked when the description is closed.
+        self.description().is_ok_and(|probe| probe.try_lock(KEEPER))
     }
 
     /// For a process that is short of memory: as [`Segment::reap_for_the_owner`], if nobody looks after the segment any more.
     /// Who has little can get along with it for ever without finding that there is none: what the dead have left must not
     /// wait for that.
     pub fn reap_if_orphaned(&self, discard: &dyn Fn(u32)) -> bool {
-        self.owner_has_ended() && self.reap_for_the_owner(discard)
+        self.is_orphaned() && self.reap_for_the_owner(discard)
     }
 
     /// For a process that finds no memory: as [`Segment::reap`]; and if nobody looks after the segment any more, what was
     /// found of processes without a slot counts no longer, since nobody will ever see it go. Returns whether that helped.
     pub fn reap_for_the_owner(&self, discard: &dyn Fn(u32)) -> bool {
         let reaped = self.reap(discard);
-        let left = self.unmanaged() > 0 && self.owner_has_ended();
+        let left = self.unmanaged() > 0 && self.is_orphaned();
         if left {
             self.set_unmanaged(0);
         }
         reaped > 0 || left
     }
 
-    /// Releases the slots of processes that ended or were replaced by `exec` without saying so. Returns how
-    /// many. Any process of the run may call this at any time; slots of processes that see another `/proc` (in a
-    /// container, say) are left to those.
+    /// Releases the slots of processes that ended or were replaced by `exec` without saying so, and of children that never
+    /// came to be. Returns how many. Any process of the run may call this at any time.
     pub fn reap(&self, discard: &dyn Fn(u32)) -> usize {
-        let Ok(view) = proc_view() else { return 0 };
+        self.reap_those(discard, |_| true)
+    }
+
+    fn reap_those(&self, discard: &dyn Fn(u32), wanted: impl Fn(&Slot) -> bool) -> usize {
+        let is_taken = |slot: &Slot| slot.pid.load(Ordering::Acquire) != 0;
+        let mut candidates = self
+            .used_slots()
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| is_taken(slot) && wanted(slot))
+            .peekable();
+        if candidates.peek().is_none() {
+            return 0;
+        }
+        // Without one nobody is known to be dead.
+        let Ok(probe) = self.description() else { return 0 };
         let mut reaped = 0;
-        for (index, slot) in self.used_slots().iter().enumerate() {
-            let pid = slot.pid.load(Ordering::Acquire);
-            if pid == 0 || pid == BUSY || slot.is_prepared() || slot.view.load(Ordering::Relaxed) != view {
-                continue;
-            }
-            let known = Identity {
-                pid,
-                start_time: slot.start_time.load(Ordering::Relaxed),
-                start_stack: slot.start_stack.load(Ordering::Relaxed),
-            };
-            if known.has_ended() && slot.pid.load(Ordering::Acquire) == pid {
-                self.release_owned(SlotId(index), pid, discard);
-                reaped += 1;
+        for (index, slot) in candidates {
+            if probe.try_lock(index) {
+                if is_taken(slot) {
+                    self.clear(SlotId(index), discard);
+                    reaped += 1;
+                }
+                probe.unlock(index);
             }
         }
         reaped
@@ -286,69 +218,96 @@ mod tests {
     use super::super::tests::segment;
     use super::*;
     use std::cell::RefCell;
-    use std::io::{Read, Write};
-    use std::process::Stdio;
+
+    impl Segment {
+        /// A slot beside those that this process has already, for as long as the process lives.
+        pub(in super::super) fn attach_another(&self) -> io::Result<SlotId> {
+            let (slot, lease) = self.attach_mortal()?;
+            std::mem::forget(lease);
+            Ok(slot)
+        }
+
+        /// A slot of somebody who lives as long as the lease.
+        fn attach_mortal(&self) -> io::Result<(SlotId, Lease)> {
+            self.claim(std::process::id(), false, &|_| ())
+        }
+    }
 
     #[test]
     fn a_dead_process_gives_everything_back() {
         let (_fd, segment) = segment(10);
         let living = segment.attach(&|_| ()).unwrap();
         segment.charge(living, Gauge::Own, 1);
-        let mut process =
-            std::process::Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // What it answers, it answers after its exec.
-        process.stdin.as_mut().unwrap().write_all(b"x").unwrap();
-        process.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        let stat = std::fs::read(format!("/proc/{}/stat", process.id())).unwrap();
-        let dead = segment.claim(Identity::parse(&stat).unwrap()).unwrap();
+        let (dead, life) = segment.attach_mortal().unwrap();
         segment.charge(dead, Gauge::Resident, 4096);
         let extent = segment.take_extent(dead).unwrap();
         assert_eq!(segment.reap(&|_| panic!("nobody ended")), 0);
-        process.kill().unwrap();
-        process.wait().unwrap();
+        drop(life);
         let discarded = RefCell::new(vec![]);
         assert_eq!(segment.reap(&|extent| discarded.borrow_mut().push(extent)), 1);
         assert_eq!((segment.in_use(), segment.swap_used(), discarded.into_inner()), (1, 0, vec![extent]));
         assert_eq!(segment.living(), 1);
     }
 
-    impl Segment {
-        /// A slot beside those that this process has already.
-        pub(in super::super) fn attach_another(&self) -> io::Result<SlotId> {
-            self.claim(Identity::own()?)
-        }
-    }
-
     #[test]
     fn what_a_dead_owner_has_left_counts_no_longer() {
-        let (_fd, segment) = segment(1);
-        segment.set_unmanaged(4096);
-        assert!(!segment.reap_for_the_owner(&|_| ()));
-        assert_eq!(segment.in_use(), 4096, "this process looks after it");
-        assert!(!segment.reap_if_orphaned(&|_| ()));
-        segment.header().owner_start_time.fetch_add(1, Ordering::Relaxed);
-        segment.header().owner_view.fetch_add(1, Ordering::Relaxed);
-        assert!(!segment.reap_for_the_owner(&|_| ()), "whether it has ended cannot be seen from here");
-        segment.header().owner_view.fetch_sub(1, Ordering::Relaxed);
-        assert!(segment.reap_if_orphaned(&|_| ()) && !segment.reap_for_the_owner(&|_| ()));
-        assert_eq!(segment.in_use(), 0);
+        let (fd, segment) = segment(1);
+        let path = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(&fd));
+        let member = Segment::open(&path).unwrap();
+        member.set_unmanaged(4096);
+        assert!(!member.reap_for_the_owner(&|_| ()));
+        assert_eq!(member.in_use(), 4096, "this process looks after it");
+        assert!(!member.reap_if_orphaned(&|_| ()));
+        drop((fd, segment));
+        assert!(member.reap_if_orphaned(&|_| ()) && !member.reap_for_the_owner(&|_| ()));
+        assert_eq!(member.in_use(), 0);
     }
 
     #[test]
-    fn an_exec_shows_as_another_image_of_the_same_process() {
-        let before = Identity { pid: 5, start_time: 10, start_stack: 100 };
-        assert!(before.is(&before));
-        assert!(!before.is(&Identity { start_stack: 200, ..before }));
-        assert!(before.is(&Identity { start_stack: 0, ..before }), "hidden by the kernel: no proof");
-        assert!(!before.is(&Identity { start_time: 11, ..before }));
+    fn a_child_that_never_came_to_be_leaves_nothing() {
+        let (_fd, segment) = segment(3);
+        let parent = segment.attach(&|_| ()).unwrap();
+        let extent = segment.take_extent(parent).unwrap();
+        for _ in 0..MAX_PROCESSES + 10 {
+            segment.prepare_child(parent, 0, &|_| ()).unwrap();
+            assert!(segment.is_extent_shared(extent));
+            segment.end_fork();
+        }
+        assert!(segment.reap(&|_| panic!("the parent has it")) > 0);
+        assert!(!segment.is_extent_shared(extent));
+        assert_eq!(segment.living(), 1);
     }
 
     #[test]
-    fn a_slot_reaped_before_it_was_adopted_is_refused() {
+    fn a_slot_is_reaped_once_its_process_was_killed_and_not_before() {
         let (_fd, segment) = segment(1);
         let parent = segment.attach(&|_| ()).unwrap();
-        let child = segment.prepare_child(parent, 0).unwrap();
-        segment.release(child, &|_| ());
-        segment.adopt(child).unwrap_err();
+        segment.prepare_child(parent, 0, &|_| ()).unwrap();
+        // SAFETY: the child makes one system call.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a plain system call, which returns when a signal kills.
+            unsafe { libc::pause() };
+        }
+        segment.end_fork();
+        assert_eq!(segment.reap(&|_| ()), 0, "it has not adopted the slot, and lives");
+        let mut status = 0;
+        // SAFETY: the child is this test's own; the place is valid.
+        unsafe { (libc::kill(child, libc::SIGKILL), libc::waitpid(child, &raw mut status, 0)) };
+        assert_eq!(segment.reap(&|_| ()), 1);
+    }
+
+    #[test]
+    fn a_descriptor_that_the_program_took_over_is_not_believed() {
+        let (_fd, segment) = segment(1);
+        let slot = segment.attach(&|_| ()).unwrap();
+        segment.attach_mortal().map(drop).unwrap();
+        let (other, _) = super::super::tests::segment(1);
+        let taken = segment.raw_fd().unwrap();
+        // SAFETY: what lies under the number is the segment's to close, as before.
+        let mut taken = std::mem::ManuallyDrop::new(unsafe { rustix::fd::FromRawFd::from_raw_fd(taken) });
+        rustix::io::dup2(&other, &mut taken).unwrap();
+        assert_eq!(segment.reap(&|_| ()), 0, "nobody can be seen to be dead");
+        segment.prepare_child(slot, 0, &|_| ()).unwrap_err();
     }
 }

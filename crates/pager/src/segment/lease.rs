@@ -1,0 +1,154 @@
+//! Leases: who is alive, told by the kernel.
+//!
+//! Each slot has a byte of the segment's file, and who has the slot holds a lock on it, through an open file description of its
+//! own that nothing but a mapping keeps open. So the lock belongs to the address space: it goes when that does, at exit, exec
+//! or SIGKILL, and not before, whatever becomes of descriptors. It knows nothing of process numbers, start times and
+//! namespaces. A forked child gets the lease that its parent made for it as an inherited mapping, before its first
+//! instruction, and nothing of the parent's own; the parent then lets go of the child's. A child that was killed at once, or
+//! never came to be, so has left its slot to be reaped.
+//!
+//! The lock also decides who may change whose a slot is: only who holds its byte. Price: a mapping of a page for each process,
+//! and five system calls for each fork.
+
+use super::{MAX_PROCESSES, OpenError, Segment};
+use crate::sys::PAGE;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::io;
+use std::ptr::NonNull;
+
+/// The byte of who looks after the segment.
+pub(super) const KEEPER: usize = MAX_PROCESSES;
+
+/// An open file description of the segment that nobody else has: what it locks, it locks against all others.
+#[derive(Debug)]
+pub(super) struct Description(OwnedFd);
+
+impl Description {
+    /// A new one of what `path` leads to. Where no descriptor is free, the soft limit gives way for a moment.
+    pub(super) fn open(path: &str) -> Result<Self, Errno> {
+        let open = || rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let opened = open().or_else(|errno| {
+            let before = getrlimit(Resource::Nofile);
+            let more = before
+                .current
+                .map(|soft| soft + 64)
+                .filter(|more| before.maximum.is_none_or(|hard| *more <= hard));
+            if errno != Errno::MFILE || more.is_none() {
+                return Err(errno);
+            }
+            setrlimit(Resource::Nofile, Rlimit { current: more, ..before })?;
+            let opened = open();
+            setrlimit(Resource::Nofile, before)?;
+            opened
+        });
+        opened.map(Self)
+    }
+
+    /// Locks a byte; false if somebody else has it.
+    pub(super) fn try_lock(&self, byte: usize) -> bool {
+        lock(&self.0, byte, libc::F_WRLCK).is_ok()
+    }
+
+    pub(super) fn unlock(&self, byte: usize) {
+        let _ = lock(&self.0, byte, libc::F_UNLCK);
+    }
+}
+
+/// Locks a byte for the open file description of `fd`, or unlocks it.
+pub(super) fn lock(fd: impl AsFd, byte: usize, kind: libc::c_int) -> Result<(), Errno> {
+    let range = libc::flock {
+        l_type: libc::c_short::try_from(kind).unwrap_or_default(),
+        l_whence: 0,
+        l_start: libc::off_t::try_from(byte).unwrap_or_default(),
+        l_len: 1,
+        l_pid: 0,
+    };
+    // SAFETY: reads the struct.
+    let done = unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const range) };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+    }
+}
+
+/// What keeps a description open: a page of it that nobody may touch. Dropped, it lets the lock go, unless the mapping was inherited.
+#[derive(Debug)]
+pub(super) struct Lease(NonNull<u8>);
+
+impl Lease {
+    pub(super) fn new(description: &Description) -> io::Result<Self> {
+        let (none, shared) = (ProtFlags::empty(), MapFlags::SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), PAGE, none, shared, &description.0, 0)? };
+        NonNull::new(at.cast()).map(Self).ok_or_else(|| io::Error::other("mapped at address 0"))
+    }
+
+    /// From now on it is this process's: no forked child inherits it.
+    pub(super) fn keep(self) -> usize {
+        // SAFETY: the mapping is this lease's own.
+        let kept = unsafe { rustix::mm::madvise(self.0.as_ptr().cast(), PAGE, Advice::LinuxDontFork) };
+        debug_assert!(kept.is_ok());
+        self.into_address()
+    }
+
+    /// For a field that is no lock: see [`Lease::from_address`].
+    pub(super) fn into_address(self) -> usize {
+        let at = self.0.as_ptr().expose_provenance();
+        std::mem::forget(self);
+        at
+    }
+
+    /// What [`Lease::into_address`] gave, once; `None` of 0.
+    pub(super) fn from_address(at: usize) -> Option<Self> {
+        NonNull::new(std::ptr::with_exposed_provenance_mut(at)).map(Self)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this lease's own.
+        let unmapped = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), PAGE) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// The segment's file, as descriptions are made of it.
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) fd: OwnedFd,
+    /// Device and inode: the program may have closed the descriptor, and opened something else under its number.
+    identity: (u64, u64),
+}
+
+impl File {
+    pub(super) fn new(fd: OwnedFd) -> Result<Self, OpenError> {
+        let identity = identity(&fd)?;
+        Ok(Self { fd, identity })
+    }
+}
+
+fn identity(fd: impl AsFd) -> Result<(u64, u64), Errno> {
+    let found = rustix::fs::fstat(fd)?;
+    Ok((found.st_dev, found.st_ino))
+}
+
+impl Segment {
+    /// The descriptor that the program must not close.
+    #[must_use]
+    pub fn raw_fd(&self) -> Option<RawFd> {
+        self.file.as_ref().map(|file| file.fd.as_raw_fd())
+    }
+
+    /// For a lease of its own, or to look for those that nobody has any more.
+    pub(super) fn description(&self) -> io::Result<Description> {
+        let lost = || io::Error::other("the descriptor of the run's shared memory was closed");
+        let file = self.file.as_ref().ok_or_else(lost)?;
+        let own = Description::open(&format!("/proc/thread-self/fd/{}", file.fd.as_raw_fd()))?;
+        if identity(&own.0)? == file.identity { Ok(own) } else { Err(lost()) }
+    }
+}
