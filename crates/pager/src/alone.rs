@@ -26,16 +26,21 @@ impl Pager {
         let Some(engine) = self.engine.get().filter(|engine| can_start_threads(engine)) else {
             return Ok(None);
         };
-        // One that has just been started may not have come to its first line.
-        wait_until(engine, || engine.threads().len() == workers::THREADS);
-        engine.stop();
-        wait_until(engine, || !engine.threads().iter().any(|tid| is_alive(*tid)));
+        end_threads(engine);
         let result = call();
-        engine.threads().clear();
-        engine.stopping.store(false, Ordering::Release);
         workers::start(engine)?;
         Ok(Some(result))
     }
+}
+
+/// Ends the pager's threads, each when its piece of work is done. They can be started again.
+pub(crate) fn end_threads(engine: &Engine) {
+    // One that has just been started may not have come to its first line.
+    wait_until(engine, || engine.threads().len() == workers::THREADS);
+    engine.stop();
+    wait_until(engine, || !engine.threads().iter().any(|tid| is_alive(*tid)));
+    engine.threads().clear();
+    engine.stopping.store(false, Ordering::Release);
 }
 
 fn wait_until(engine: &Engine, is_so: impl Fn() -> bool) {

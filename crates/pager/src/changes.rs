@@ -15,7 +15,7 @@
 //! Price: a raw call waits for the reader. The pager's own calls are made in a way that is not told, or are expected
 //! ([`crate::inbox`]).
 
-use crate::engine::Engine;
+use crate::engine::{Bell, Engine};
 use crate::gate::Inside;
 use crate::pager::Prot;
 use crate::pages::{Group, Pages, State};
@@ -228,8 +228,8 @@ impl Engine {
         while self.ringing.swap(true, Ordering::Acquire) {
             std::thread::sleep(PAUSE);
         }
-        self.staging.ring();
-        self.staging.silence();
+        self.staging.ring(Bell::Changes);
+        self.staging.silence(Bell::Changes);
         self.ringing.store(false, Ordering::Release);
     }
 }

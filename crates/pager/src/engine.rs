@@ -35,8 +35,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) const STAGING_BLOCKS: usize = 32;
 /// Blocks of the window through which contents are dropped.
 const TRASH_BLOCKS: usize = 4;
-/// The window, the trash, and a page behind them that is never there: the bell.
-const STAGING_BYTES: usize = (STAGING_BLOCKS + TRASH_BLOCKS) * BLOCK_BYTES + PAGE;
+/// Pages behind them that are never there, for [`Bell`].
+const BELLS: usize = 2;
+/// The window, the trash, and the bells.
+const STAGING_BYTES: usize = (STAGING_BLOCKS + TRASH_BLOCKS) * BLOCK_BYTES + BELLS * PAGE;
 
 /// The running pager.
 pub(crate) struct Engine {
@@ -70,6 +72,8 @@ pub(crate) struct Engine {
     pub(crate) changed: AtomicBool,
     /// Somebody waits for the reader to hear the bell.
     pub(crate) ringing: AtomicBool,
+    /// Threads beside the handler that have not ended.
+    pub(crate) workers: AtomicUsize,
     /// Ids of the threads that were started.
     threads: Mutex<Vec<u32>>,
     /// Why the threads could not be started: an errno, or 0.
@@ -106,6 +110,15 @@ pub(crate) struct Parts {
     pub(crate) usage: Usage,
     /// Descriptors of the run's files.
     pub(crate) files: Vec<(RawFd, Identity)>,
+}
+
+/// A page that is rung by touching it. What one caller silences must not be what another waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bell {
+    /// Of the threads: one has begun, or has ended.
+    Threads = 0,
+    /// Of who waits until changes are taken up ([`crate::changes`]).
+    Changes = 1,
 }
 
 /// Where evicted pages lie between the program and the store: block-sized places in memory of the pager's own.
@@ -159,6 +172,7 @@ impl Engine {
             stopping: AtomicBool::new(false),
             changed: AtomicBool::new(false),
             ringing: AtomicBool::new(false),
+            workers: AtomicUsize::new(0),
             threads: Mutex::default(),
             failure: AtomicI32::new(0),
             guarded: AtomicBool::new(false),
@@ -214,12 +228,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends the threads.
+    /// Ends the threads: the handler last, for the others may wait for it. Where there are no others yet, it ends with the next.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.evictor().call();
         self.keeper.call();
-        self.staging.ring();
     }
 
     /// Who works here.
@@ -472,24 +485,24 @@ impl Staging {
         (self.base..self.base + STAGING_BYTES).contains(&addr)
     }
 
-    /// Causes a fault, for the handler to wake up and look around.
-    pub(crate) fn ring(&self) {
-        let _ = sys::populate_read(self.bell(), PAGE);
+    /// Causes a fault, for the handler to wake up and look around; returns when it has.
+    pub(crate) fn ring(&self, bell: Bell) {
+        let _ = sys::populate_read(self.bell(bell), PAGE);
     }
 
     /// Makes it possible to ring again, once a ring was answered.
-    pub(crate) fn silence(&self) {
-        let _ = sys::discard_unseen(self.bell(), PAGE);
+    pub(crate) fn silence(&self, bell: Bell) {
+        let _ = sys::discard_unseen(self.bell(bell), PAGE);
     }
 
     /// The page that is missing until the handler has heard the bell, or is gone.
-    pub(crate) fn bell(&self) -> usize {
-        self.addr(STAGING_BLOCKS + TRASH_BLOCKS)
+    pub(crate) fn bell(&self, bell: Bell) -> usize {
+        self.addr(STAGING_BLOCKS + TRASH_BLOCKS) + bell as usize * PAGE
     }
 
     /// The part that nobody keeps anything in; whoever uses it has the space locked, and leaves it empty.
     pub(crate) fn trash(&self) -> std::ops::Range<usize> {
-        self.addr(STAGING_BLOCKS)..self.bell()
+        self.addr(STAGING_BLOCKS)..self.addr(STAGING_BLOCKS + TRASH_BLOCKS)
     }
 
     /// Notes that so many pages in the window are in the store now: their frames count until [`Staging::discard`].

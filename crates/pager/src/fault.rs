@@ -9,7 +9,7 @@
 //! Order of a load: the page is loaded into a buffer of the handler's own, placed by UFFDIO_COPY (which also wakes
 //! the program), and only then invalidated in the store. A page that cannot be loaded ends the program.
 
-use crate::engine::Engine;
+use crate::engine::{Bell, Engine};
 use crate::evict::{self, Evicted, Evictor};
 use crate::fresh;
 use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
@@ -77,7 +77,7 @@ impl Handler {
             let count = next_messages(engine, &mut messages);
             let _inside = engine.enter();
             for fault in faults(engine, &messages[..count]) {
-                rung |= fault.addr & !(PAGE - 1) == engine.staging.bell();
+                rung |= fault.addr & !(PAGE - 1) == engine.staging.bell(Bell::Threads);
                 self.serve(engine, fault);
             }
         }
@@ -87,7 +87,7 @@ impl Handler {
     pub(crate) fn run(&mut self, engine: &Engine) {
         engine.uffd.become_reader();
         let mut messages = [Message::default(); MESSAGES];
-        while !engine.stopping.load(Ordering::Acquire) {
+        while !(engine.stopping.load(Ordering::Acquire) && engine.workers.load(Ordering::Acquire) == 0) {
             let count = next_messages(engine, &mut messages);
             let start = sys::now_ns();
             let _inside = engine.enter();
@@ -100,7 +100,9 @@ impl Handler {
             engine.trace.iter().for_each(Trace::served);
         }
         // Who rings now finds nobody here, and must not wait.
-        engine.uffd.zeropage(engine.staging.bell(), PAGE);
+        for bell in [Bell::Threads, Bell::Changes] {
+            engine.uffd.zeropage(engine.staging.bell(bell), PAGE);
+        }
     }
 
     /// Moves to the core of the thread that faulted.

@@ -24,6 +24,7 @@ mod fresh;
 mod futex;
 mod gate;
 mod guard;
+mod handover;
 mod inbox;
 mod inherit;
 mod mapping;

@@ -1,6 +1,6 @@
 //! The pager's three threads: handler, evictor, keeper.
 
-use crate::engine::{Engine, STAGING_BLOCKS};
+use crate::engine::{Bell, Engine, STAGING_BLOCKS};
 use crate::evict::Evictor;
 use crate::fault::Handler;
 use crate::thicken::Thickener;
@@ -35,12 +35,13 @@ const OTHERS_TURN: Duration = Duration::from_micros(200);
 /// in common with it; until then the caller stands in for it. They end when the engine stops.
 pub(crate) fn start(engine: &Arc<Engine>) -> Result<(), Errno> {
     // A child that was forked while its parent's handler had rung and not yet silenced the bell.
-    engine.staging.silence();
+    engine.staging.silence(Bell::Threads);
+    engine.staging.silence(Bell::Changes);
     spawn(engine, "ramfold-fault", |engine| {
         let begun = begin(engine).err().map_or(0, Errno::raw_os_error);
         engine.failure.store(begun, Ordering::Release);
-        engine.staging.ring();
-        engine.staging.silence();
+        engine.staging.ring(Bell::Threads);
+        engine.staging.silence(Bell::Threads);
         handler(engine).run(engine);
     })?;
     handler(engine).stand_in(engine);
@@ -57,8 +58,17 @@ fn begin(engine: &Arc<Engine>) -> Result<(), Errno> {
         engine.usage.follow_thread()?;
     }
     engine.host.leave_program(&engine.descriptors());
-    spawn(engine, "ramfold-evict", |engine| evict(engine))?;
-    spawn(engine, "ramfold-keep", |engine| keep(engine))
+    engine.workers.store(THREADS - 1, Ordering::Release);
+    spawn(engine, "ramfold-evict", |engine| work(engine, evict))?;
+    spawn(engine, "ramfold-keep", |engine| work(engine, keep))
+}
+
+/// A thread beside the handler. The last that ends tells it.
+fn work(engine: &Engine, body: fn(&Engine)) {
+    body(engine);
+    if engine.workers.fetch_sub(1, Ordering::AcqRel) == 1 {
+        engine.staging.ring(Bell::Threads);
+    }
 }
 
 fn handler(engine: &Engine) -> Handler {

@@ -2,7 +2,7 @@
  * what this library has in the place of other system calls.
  *
  * The child has a pager of its own only if fork.rs knows of the copy; else what is away would read as zeros there. What
- * shares the parent's memory is passed on as it is. An exec is the first library's (start/exec.c). Not seen, as by any library: a
+ * shares the parent's memory for good is the affair of guests.rs; for a time (vfork) it is passed on as it is. An exec is the first library's (start/exec.c). Not seen, as by any library: a
  * system call made by the program's own instructions. In C, since these functions vary in their arguments. */
 
 #define _GNU_SOURCE
@@ -28,6 +28,15 @@ struct new_process {
     uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls;
     uint64_t later[24];
 };
+
+/* guests.rs: a process that is about to share the memory for good. */
+struct guest {
+    int pid;
+    int (*function)(void *);
+    void *argument;
+};
+
+struct guest *ramfold_expect_guest(int (*function)(void *), void *argument);
 
 /* fork.rs: everything stands still, with the pages of those addresses in memory. */
 void ramfold_begin_copy(const uintptr_t *touched, size_t count);
@@ -55,12 +64,35 @@ static int start_child(void *start) {
     return copy.function(copy.argument);
 }
 
+/* A guest may share its creator's thread-local storage: nothing here uses any. */
+static int start_guest(void *place) {
+    struct guest *guest = place;
+    int (*function)(void *) = guest->function;
+    void *argument = guest->argument;
+    __atomic_store_n(&guest->pid, (int)ramfold_call(SYS_getpid, 0, 0, 0, 0, 0, 0), __ATOMIC_RELEASE);
+    return function(argument);
+}
+
+int ramfold_clone_keeper(int (*function)(void *), void *stack) { return real_clone(function, stack, CLONE_VM, NULL); }
+
+static int is_for_good(int flags) { return flags & CLONE_VM && !(flags & (CLONE_VFORK | CLONE_THREAD)); }
+
 int ramfold_clone(int (*function)(void *), void *stack, int flags, void *argument, ...) {
     va_list list;
     va_start(list, argument);
     void *parent_tid = va_arg(list, void *), *tls = va_arg(list, void *), *child_tid = va_arg(list, void *);
     va_end(list);
     if (!real_clone) ramfold_find_clone();
+    if (is_for_good(flags) && function && stack) {
+        struct guest *guest = ramfold_expect_guest(function, argument);
+        if (!guest) {
+            errno = EAGAIN;
+            return -1;
+        }
+        int pid = real_clone(start_guest, stack, flags, guest, parent_tid, tls, child_tid);
+        if (pid == -1) __atomic_store_n(&guest->pid, 0, __ATOMIC_RELEASE);
+        return pid;
+    }
     if (flags & CLONE_VM || !function || !stack)
         return real_clone(function, stack, flags, argument, parent_tid, tls, child_tid);
     uintptr_t touched[STACK_IN_USE / PAGE + 3];

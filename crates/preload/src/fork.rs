@@ -9,7 +9,7 @@ use std::mem;
 
 use crate::sys::PAGE;
 use crate::tls::{self, Masked};
-use crate::{brk, gate, host, init, internal, large, libc_data, stack, threads};
+use crate::{brk, gate, guests, host, init, internal, large, libc_data, stack, threads};
 
 /// A handler for fork: the first library registered it before anybody else had one.
 #[unsafe(export_name = "ramfold_before_fork")]
@@ -68,6 +68,7 @@ extern "C" fn in_child() {
     large::after_fork();
     gate::open_in_child(tls::thread());
     threads::only_this_one();
+    guests::only_this_one();
     tls::unmask();
     init::settle();
 }

@@ -110,6 +110,16 @@ fn own_slot(thread: NonNull<Thread>) -> Option<usize> {
     (slot != 0 && slot != SHARED).then_some(slot as usize)
 }
 
+/// Lets no fork begin until [`release_forks`], and waits for one that is under way.
+pub fn hold_forks() {
+    FORK.take();
+}
+
+/// Ends [`hold_forks`].
+pub fn release_forks() {
+    FORK.release();
+}
+
 /// Closes the gate and waits until no other thread is inside.
 pub fn close(thread: NonNull<Thread>) {
     FORK.take();

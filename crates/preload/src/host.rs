@@ -8,7 +8,7 @@ use std::os::fd::RawFd;
 use ramfold_pager::Host;
 
 use crate::tls::{self, Internal};
-use crate::{descriptors, environ, heap, running, stack, sys, threads};
+use crate::{descriptors, environ, guests, heap, running, stack, sys, threads};
 
 /// Stack of a pager thread, in bytes; only what is touched is memory.
 const STACK: usize = 512 << 10;
@@ -88,6 +88,7 @@ impl Host for Program {
         if !(reported && environ::run_lives()) {
             complain(message);
         }
+        guests::kill_all();
         loop {
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         }

@@ -10,6 +10,7 @@
 //! | mmap and its family, brk, sbrk | so does other private anonymous memory | mappings.rs, brk.rs |
 //! | shmat, shmdt | what is attached inside managed memory is not the pager's | shared.rs |
 //! | `_Fork`, clone, syscall, and handlers for fork | the child needs its own copy of what is evicted | fork.rs, clone.c, gate.rs |
+//! | clone | what shares the memory may outlive this process | guests.rs |
 //! | pthread_create, thrd_create | tables of threads stay out of managed memory; threads are counted | threads.rs |
 //! | fopen and its family | so do streams | streams.rs |
 //! | close, dup2, close_range, ... | the pager's descriptors stay open | descriptors.rs |
@@ -34,6 +35,7 @@ mod descriptors;
 mod environ;
 mod fork;
 mod gate;
+mod guests;
 mod heap;
 mod host;
 mod init;

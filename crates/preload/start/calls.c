@@ -5,6 +5,7 @@
 #include "start.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -74,6 +75,10 @@ pid_t first__Fork(void) { return ((pid_t(*)(void))ramfold_find(&bare_fork, "_For
 /* These two vary in their arguments, which come where those of any function do. */
 int first_clone(int (*function)(void *), void *stack, int flags, void *argument, void *parent_tid, void *tls,
                 void *child_tid) {
+    int for_good = flags & CLONE_VM && !(flags & (CLONE_VFORK | CLONE_THREAD));
+    if (for_good && ramfold_load(__builtin_return_address(0)))
+        return ((int (*)(int (*)(void *), void *, int, void *, void *, void *, void *))ramfold_slot_clone)(
+            function, stack, flags, argument, parent_tid, tls, child_tid);
     return __clone(function, stack, flags, argument, parent_tid, tls, child_tid);
 }
 

@@ -12,13 +12,13 @@
 
 use super::{MAX_PROCESSES, OpenError, Segment};
 use crate::sys::PAGE;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The byte of who looks after the segment.
 pub(super) const KEEPER: usize = MAX_PROCESSES;
@@ -28,24 +28,9 @@ pub(super) const KEEPER: usize = MAX_PROCESSES;
 pub(super) struct Description(OwnedFd);
 
 impl Description {
-    /// A new one of what `path` leads to. Where no descriptor is free, the soft limit gives way for a moment.
-    pub(super) fn open(path: &str) -> Result<Self, Errno> {
-        let open = || rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-        let opened = open().or_else(|errno| {
-            let before = getrlimit(Resource::Nofile);
-            let more = before
-                .current
-                .map(|soft| soft + 64)
-                .filter(|more| before.maximum.is_none_or(|hard| *more <= hard));
-            if errno != Errno::MFILE || more.is_none() {
-                return Err(errno);
-            }
-            setrlimit(Resource::Nofile, Rlimit { current: more, ..before })?;
-            let opened = open();
-            setrlimit(Resource::Nofile, before)?;
-            opened
-        });
-        opened.map(Self)
+    /// A new one of what `path` leads to.
+    fn open(path: &str) -> Result<Self, Errno> {
+        rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(Self)
     }
 
     /// Locks a byte; false if somebody else has it.
@@ -123,12 +108,41 @@ pub(super) struct File {
     pub(super) fd: OwnedFd,
     /// Device and inode: the program may have closed the descriptor, and opened something else under its number.
     identity: (u64, u64),
+    /// A number that is given up for a moment where no other is free; -1 for none.
+    spare: AtomicI32,
 }
 
 impl File {
     pub(super) fn new(fd: OwnedFd) -> Result<Self, OpenError> {
         let identity = identity(&fd)?;
-        Ok(Self { fd, identity })
+        let file = Self { fd, identity, spare: AtomicI32::new(-1) };
+        file.take_spare();
+        Ok(file)
+    }
+
+    fn take_spare(&self) {
+        if self.spare.load(Ordering::Relaxed) == -1
+            && let Ok(spare) = self.fd.try_clone().map_err(|_| Errno::MFILE).and_then(crate::fds::raise)
+        {
+            self.spare.store(spare.into_raw_fd(), Ordering::Relaxed);
+        }
+    }
+
+    fn give_spare(&self) {
+        let spare = self.spare.swap(-1, Ordering::Relaxed);
+        // The program may have closed it, and something else be there.
+        // SAFETY: fstat tells of any number; what is the segment's there is this file's to close.
+        unsafe {
+            if spare >= 0 && identity(BorrowedFd::borrow_raw(spare)) == Ok(self.identity) {
+                drop(OwnedFd::from_raw_fd(spare));
+            }
+        }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.give_spare();
     }
 }
 
@@ -144,11 +158,23 @@ impl Segment {
         self.file.as_ref().map(|file| file.fd.as_raw_fd())
     }
 
+    /// After a description was closed: what it may have taken up is there again.
+    pub(super) fn restore_spare(&self) {
+        self.file.iter().for_each(File::take_spare);
+    }
+
     /// For a lease of its own, or to look for those that nobody has any more.
     pub(super) fn description(&self) -> io::Result<Description> {
         let lost = || io::Error::other("the descriptor of the run's shared memory was closed");
         let file = self.file.as_ref().ok_or_else(lost)?;
-        let own = Description::open(&format!("/proc/thread-self/fd/{}", file.fd.as_raw_fd()))?;
+        let path = format!("/proc/thread-self/fd/{}", file.fd.as_raw_fd());
+        let own = match Description::open(&path) {
+            Err(Errno::MFILE) => {
+                file.give_spare();
+                Description::open(&path)?
+            }
+            opened => opened?,
+        };
         if identity(&own.0)? == file.identity { Ok(own) } else { Err(lost()) }
     }
 }

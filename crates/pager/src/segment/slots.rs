@@ -61,6 +61,8 @@ impl Segment {
         let lease = Lease::new(&description)?;
         let claim = || (0..MAX_PROCESSES).find(|index| self.claim_one(*index, &description, pid, prepared));
         let claimed = claim().or_else(|| if self.reap(discard) > 0 { claim() } else { None });
+        drop(description);
+        self.restore_spare();
         let index = claimed.ok_or_else(|| io::Error::other("too many managed processes"))?;
         Ok((SlotId(index), lease))
     }

@@ -1,0 +1,194 @@
+//! Guests: processes that share this one's memory, by clone with CLONE_VM, and may outlive it. (Not the children of
+//! vfork: their parent waits.)
+//!
+//! Before the first of them there is a keeper: a process that shares the memory as well, and in which the pager's threads
+//! run from then on (ramfold-pager, handover.rs), so that they end with none of the program's. It has copies of the
+//! pager's descriptors and nothing else of the program's. It watches the memory's users, by kcmp, and ends with the last:
+//! by its exit or by its exec.
+//!
+//! Price: a process, which looks twenty times a second. A guest has its creator's thread-local storage, ramfold's too: if
+//! both change their mappings at the same moment, as if they were one thread, what happens is not certain. What a user of
+//! the memory that is killed within a call of the pager's leaves locked, nobody unlocks.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::time::Duration;
+
+use ramfold_pager::Host;
+use rustix::process::{Pid, Signal, WaitOptions};
+
+use crate::init::{internally, pager};
+use crate::{descriptors, gate, host, init, lock, stack, sys};
+
+/// Users of the memory that there can be.
+const MOST: usize = 64;
+/// `pid` of a place that is free, and of one whose guest is about to be made.
+const FREE: i32 = 0;
+const EXPECTED: i32 = -1;
+/// Between two looks at the users; and how many a guest has to enter itself, when nobody else is left.
+const LOOK: Duration = Duration::from_millis(50);
+const LOOKS: u32 = 40;
+/// Bytes of the stack on which the keeper begins.
+const STACK: usize = 256 << 10;
+
+/// A user of the memory; the layout is that of clone.c.
+#[repr(C)]
+struct User {
+    pid: AtomicI32,
+    function: AtomicPtr<c_void>,
+    argument: AtomicPtr<c_void>,
+}
+
+static USERS: [User; MOST] = [const {
+    User {
+        pid: AtomicI32::new(FREE),
+        function: AtomicPtr::new(ptr::null_mut()),
+        argument: AtomicPtr::new(ptr::null_mut()),
+    }
+}; MOST];
+/// There is a keeper; under [`gate::hold_forks`].
+static KEPT: AtomicBool = AtomicBool::new(false);
+/// The keeper serves.
+static SERVES: AtomicU32 = AtomicU32::new(0);
+
+unsafe extern "C" {
+    /// libc's clone: a process that shares the memory, and whose end signals nothing.
+    fn ramfold_clone_keeper(function: extern "C" fn(*mut c_void) -> c_int, stack: *mut c_void) -> c_int;
+}
+
+/// For clone.c, before a guest is made: its place, or null if there can be none.
+#[unsafe(no_mangle)]
+extern "C" fn ramfold_expect_guest(function: *mut c_void, argument: *mut c_void) -> *mut c_void {
+    if !pager().is_managed() {
+        pager().demand();
+        init::settle();
+    }
+    if !pager().is_managed() || !internally(is_kept) {
+        return ptr::null_mut();
+    }
+    let Some(place) = claim(EXPECTED) else { return ptr::null_mut() };
+    place.function.store(function, Ordering::Relaxed);
+    place.argument.store(argument, Ordering::Relaxed);
+    ptr::from_ref(place).cast_mut().cast()
+}
+
+fn claim(pid: i32) -> Option<&'static User> {
+    let claimed =
+        |user: &&User| user.pid.compare_exchange(FREE, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    USERS.iter().find(claimed)
+}
+
+/// Sees to it that there is a keeper; false if the system refuses one.
+fn is_kept() -> bool {
+    gate::hold_forks();
+    let kept = KEPT.load(Ordering::Relaxed) || begin();
+    KEPT.store(kept, Ordering::Relaxed);
+    gate::release_forks();
+    kept
+}
+
+/// Makes the keeper, and returns when it serves.
+fn begin() -> bool {
+    const PATIENCE: rustix::thread::Timespec = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    let top = stack::new(STACK);
+    if top.is_null() || claim(own_pid()).is_none() {
+        return false;
+    }
+    SERVES.store(0, Ordering::Relaxed);
+    pager().stop_threads();
+    // SAFETY: the stack is the keeper's alone, for good.
+    let keeper = unsafe { ramfold_clone_keeper(keep, top.wrapping_byte_add(STACK)) };
+    let Some(keeper) = Pid::from_raw(keeper.max(0)) else {
+        only_this_one();
+        if let Err(error) = pager().start_threads() {
+            host::refuse(&error.to_string());
+        }
+        return false;
+    };
+    while SERVES.load(Ordering::Acquire) == 0 {
+        let _ =
+            rustix::thread::futex::wait(&SERVES, rustix::thread::futex::Flags::PRIVATE, 0, Some(&PATIENCE));
+        let how = WaitOptions::NOHANG | WaitOptions::from_bits_retain(libc::__WALL.cast_unsigned());
+        if rustix::process::waitpid(Some(keeper), how).is_ok_and(|ended| ended.is_some()) {
+            host::refuse("the process that keeps shared memory has ended");
+        }
+    }
+    true
+}
+
+/// The first thread of the keeper, which has the thread-local storage of the one that waits for it: it touches none once
+/// that goes on, and ends.
+extern "C" fn keep(_: *mut c_void) -> c_int {
+    descriptors::close_range(0, u32::MAX, 0);
+    if let Err(error) = pager().start_threads() {
+        host::refuse(&error.to_string());
+    }
+    if host::Program.spawn("ramfold-guests", Box::new(watch)).is_err() {
+        host::refuse("the process that keeps shared memory cannot start a thread");
+    }
+    SERVES.store(1, Ordering::Release);
+    lock::wake(&SERVES, lock::ALL);
+    0
+}
+
+/// Ends the keeper when nobody uses the memory any more.
+fn watch() {
+    let mut looks_left = LOOKS;
+    while looks_left > 0 {
+        std::thread::sleep(LOOK);
+        let (mut used, mut expected) = (false, false);
+        for user in &USERS {
+            match user.pid.load(Ordering::Acquire) {
+                FREE => {}
+                EXPECTED => expected = true,
+                pid if shares_memory(pid) => used = true,
+                pid => drop(user.pid.compare_exchange(pid, FREE, Ordering::AcqRel, Ordering::Relaxed)),
+            }
+        }
+        looks_left = match (used, expected) {
+            (true, _) => LOOKS,
+            (false, true) => looks_left - 1,
+            (false, false) => 0,
+        };
+    }
+    loop {
+        // SAFETY: ends the process.
+        unsafe { sys::call(libc::SYS_exit_group, [0; 5]) };
+    }
+}
+
+/// Whether this process has the same memory; one that cannot be asked has.
+fn shares_memory(pid: i32) -> bool {
+    const KCMP_VM: usize = 1;
+    let own = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs() as usize;
+    // SAFETY: compares two processes.
+    match unsafe { sys::call(libc::SYS_kcmp, [own, pid.unsigned_abs() as usize, KCMP_VM, 0, 0]) } {
+        0 => true,
+        -1 if sys::errno() != libc::ESRCH => {
+            Pid::from_raw(pid).is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
+        }
+        _ => false,
+    }
+}
+
+/// In the child of a fork, whose memory is its own.
+pub fn only_this_one() {
+    USERS.iter().for_each(|user| user.pid.store(FREE, Ordering::Relaxed));
+    KEPT.store(false, Ordering::Relaxed);
+}
+
+/// Kills the other users of the memory: it cannot be trusted or held any more.
+pub fn kill_all() {
+    for pid in
+        USERS.iter().map(|user| user.pid.load(Ordering::Relaxed)).filter(|pid| *pid > 0 && *pid != own_pid())
+    {
+        if let Some(pid) = Pid::from_raw(pid) {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+fn own_pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
