@@ -111,10 +111,28 @@ fn complain(message: &str) {
     let stderr = unsafe { std::os::fd::BorrowedFd::borrow_raw(2) };
     if rustix::io::write(stderr, line.as_bytes()).is_err() {
         // A thread of the pager's has none.
-        use rustix::fs::{Mode, OFlags};
-        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        if let Ok(stderr) = rustix::fs::open("/proc/self/fd/2", flags, Mode::empty()) {
+        if let Ok(stderr) = programs_stderr() {
             let _ = rustix::io::write(stderr, line.as_bytes());
         }
+    }
+}
+
+/// The program's stderr, opened anew.
+fn programs_stderr() -> rustix::io::Result<std::os::fd::OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open("/proc/self/fd/2", flags, Mode::empty())
+}
+
+/// When an allocation of ramfold's fails: the message of who cannot do without it goes to descriptor 2, which a thread of the
+/// pager's does not have.
+#[cold]
+pub fn have_stderr() {
+    // SAFETY: asks whether the number is open.
+    if unsafe { libc::fcntl(2, libc::F_GETFD) } == -1
+        && let Ok(stderr) = programs_stderr()
+    {
+        // SAFETY: the number is free.
+        unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&stderr), 2) };
     }
 }

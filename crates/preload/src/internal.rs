@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use dlmalloc::{Allocator, Dlmalloc};
 
 use crate::lock::Lock;
-use crate::{stack, sys};
+use crate::{host, stack, sys};
 
 /// Address space for C and small Rust allocations.
 const RANGE: usize = 64 << 30;
@@ -189,12 +189,16 @@ fn mapped_len(size: usize) -> usize {
 // came from follows from its layout alone.
 unsafe impl GlobalAlloc for Global {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if is_mapping(&layout) {
-            let len = mapped_len(layout.size());
-            return sys::map_private(len, libc::PROT_READ | libc::PROT_WRITE).cast();
+        let block: *mut u8 = if is_mapping(&layout) {
+            sys::map_private(mapped_len(layout.size()), libc::PROT_READ | libc::PROT_WRITE).cast()
+        } else {
+            // SAFETY: the layout is valid.
+            with_heap(move |heap| unsafe { heap.malloc(layout.size(), layout.align()) })
+        };
+        if block.is_null() {
+            host::have_stderr();
         }
-        // SAFETY: the layout is valid.
-        with_heap(move |heap| unsafe { heap.malloc(layout.size(), layout.align()) })
+        block
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {

@@ -170,8 +170,11 @@ impl Segment {
         let path = format!("/proc/thread-self/fd/{}", file.fd.as_raw_fd());
         let own = match Description::open(&path) {
             Err(Errno::MFILE) => {
-                file.give_spare();
-                Description::open(&path)?
+                let _room = crate::fds::Room::make();
+                Description::open(&path).or_else(|_| {
+                    file.give_spare();
+                    Description::open(&path)
+                })?
             }
             opened => opened?,
         };
