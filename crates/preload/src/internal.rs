@@ -176,6 +176,14 @@ pub unsafe fn free(p: *mut c_void) {
 /// All Rust allocations of this library.
 pub struct Global;
 
+/// Of a block that may be null: then whoever cannot do without it says so.
+fn told(block: *mut u8) -> *mut u8 {
+    if block.is_null() {
+        host::have_stderr();
+    }
+    block
+}
+
 /// A Rust block that is a mapping of its own; page alignment is enough for every type in use.
 fn is_mapping(layout: &Layout) -> bool {
     layout.size() >= LARGE && layout.align() <= sys::PAGE
@@ -195,10 +203,7 @@ unsafe impl GlobalAlloc for Global {
             // SAFETY: the layout is valid.
             with_heap(move |heap| unsafe { heap.malloc(layout.size(), layout.align()) })
         };
-        if block.is_null() {
-            host::have_stderr();
-        }
-        block
+        told(block)
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
@@ -207,7 +212,7 @@ unsafe impl GlobalAlloc for Global {
             return unsafe { self.alloc(layout) };
         }
         // SAFETY: the layout is valid.
-        with_heap(move |heap| unsafe { heap.calloc(layout.size(), layout.align()) })
+        told(with_heap(move |heap| unsafe { heap.calloc(layout.size(), layout.align()) }))
     }
 
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
@@ -224,7 +229,7 @@ unsafe impl GlobalAlloc for Global {
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller's: the size, rounded up to the alignment, does not overflow.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        match (is_mapping(&layout), is_mapping(&new)) {
+        let block = match (is_mapping(&layout), is_mapping(&new)) {
             // SAFETY: the block is a mapping of its own.
             (true, true) => unsafe { remap(p, mapped_len(layout.size()), mapped_len(size)) },
             (false, false) => {
@@ -240,7 +245,8 @@ unsafe impl GlobalAlloc for Global {
                 }
                 q
             },
-        }
+        };
+        told(block)
     }
 }
 

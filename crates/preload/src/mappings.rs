@@ -1,13 +1,14 @@
 //! mmap and its family.
 //!
 //! Private anonymous memory comes from the pager; everything else is the kernel's, made with the raw system call.
-//! A hint is only a hint. What is mapped over managed memory with MAP_FIXED stays the pager's when it is private
+//! A hint is kept where it can be. What is mapped over managed memory with MAP_FIXED stays the pager's when it is private
 //! and anonymous, and becomes foreign to it when it is not. What is free there is free to the program. A range that lies partly inside is split. A thread that
 //! works for ramfold itself always gets the kernel's own mapping.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ramfold_pager::{MapError, Move, Pager, Prot};
 
@@ -190,9 +191,43 @@ impl Request {
 
     /// Something of the kernel's where the program would like it, if it can be there: inside managed memory, where nothing is.
     fn at_hint(self) -> Option<usize> {
-        let len = sys::pages(self.len).filter(|len| *len > 0 && is_managing())?;
+        // Huge pages: the kernel rounds the length up, over what follows.
+        let pages = sys::pages(self.len).filter(|_| self.flags & libc::MAP_HUGETLB == 0);
+        let len = pages.filter(|len| *len > 0 && is_managing())?;
         let request = Self { addr: self.addr / PAGE * PAGE, ..self };
         with_pager(move |pager| map_foreign(pager, request, len, false)).ok()
+    }
+
+    /// Memory of the pager's kind where the program would like it: inside managed memory, if nothing is there; elsewhere from the
+    /// kernel, if it is little (a JIT's code has to be near its library). That is not managed, and counted.
+    fn near(self, len: usize) -> Option<usize> {
+        /// Bytes in one mapping, and of all.
+        const LITTLE: usize = 1 << 20;
+        const MOST: usize = 4 << 20;
+        static GIVEN: AtomicUsize = AtomicUsize::new(0);
+        let (addr, prot) = (self.addr / PAGE * PAGE, Prot(self.prot));
+        if init::range().contains(&addr) {
+            let mapped = with_pager(move |pager| {
+                pager.map_fixed_noreplace(addr, len, prot)?;
+                prepare(pager, addr, len, self.flags);
+                Ok(addr)
+            });
+            return mapped.ok();
+        }
+        let wanted = addr != 0 && len <= LITTLE && self.prot != libc::PROT_NONE;
+        if !wanted || GIVEN.load(Ordering::Relaxed) + len > MOST {
+            return None;
+        }
+        let flags = self.flags | libc::MAP_FIXED_NOREPLACE;
+        let mapped = Self { addr, flags, ..self }.raw().ok()?;
+        if mapped != addr {
+            // A kernel that takes it for a hint (before 4.17).
+            // SAFETY: nobody else knows of it.
+            unsafe { sys::call_int(libc::SYS_munmap, [mapped, len, 0, 0, 0]) };
+            return None;
+        }
+        GIVEN.fetch_add(len, Ordering::Relaxed);
+        Some(addr)
     }
 
     /// The limit of address space. What malloc reserves counts when it is used; what lies over memory that is there may
@@ -220,7 +255,10 @@ impl Request {
             return Err(MapError::Invalid);
         }
         if !self.is_fixed() {
-            return with_pager(move |pager| map_anywhere(pager, len, self.prot, self.flags));
+            return match self.near(len) {
+                Some(addr) => Ok(addr),
+                None => with_pager(move |pager| map_anywhere(pager, len, self.prot, self.flags)),
+            };
         }
         // Where management begins with this call, the range was still empty.
         let range = init::range();
