@@ -174,6 +174,28 @@ static void advice(void) {
     must(munmap(at, 64 * PAGE) == 0);
 }
 
+/* A hint is kept where nothing is, and what it gives is memory as any other; where something is, that stays. */
+static void hints(void) {
+    unsigned char *at = pages_away(64, 900);
+    unsigned char *hole = at + 16 * PAGE;
+    must(munmap(hole, 16 * PAGE) == 0);
+    unsigned char *there = mmap(hole, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(there == hole && zero(there, 16 * PAGE));
+    fill(there, 16 * PAGE, 12);
+    away(there, 16 * PAGE);
+    must(holds(there, 16 * PAGE, 12));
+    unsigned char *other = mmap(at, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(other != MAP_FAILED && other != at && zero(other, 16 * PAGE));
+    must(pages_hold(at, 16, 900));
+    must(munmap(at, 64 * PAGE) == 0 && munmap(other, 16 * PAGE) == 0);
+    /* Near the program's own code. */
+    unsigned char *near = (unsigned char *)(((uintptr_t)hints & ~0xfffffful) + (64ul << 20));
+    unsigned char *code = mmap(near, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(code == near);
+    fill(code, 16 * PAGE, 13);
+    must(munmap(code, 16 * PAGE) == 0);
+}
+
 int main(int argc, char **argv) {
     arguments(argc, argv);
     signal(SIGSEGV, on_fault);
@@ -187,5 +209,6 @@ int main(int argc, char **argv) {
     remap_dontunmap();
     file_in_the_middle();
     advice();
+    hints();
     return 0;
 }
