@@ -11,8 +11,9 @@
 //! and five system calls for each fork.
 
 use super::{MAX_PROCESSES, OpenError, Segment};
+use crate::fds::Identity;
 use crate::sys::PAGE;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -106,15 +107,15 @@ impl Drop for Lease {
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) fd: OwnedFd,
-    /// Device and inode: the program may have closed the descriptor, and opened something else under its number.
-    identity: (u64, u64),
+    /// The program may have closed the descriptor, and opened something else under its number.
+    identity: Identity,
     /// A number that is given up for a moment where no other is free; -1 for none.
     spare: AtomicI32,
 }
 
 impl File {
     pub(super) fn new(fd: OwnedFd) -> Result<Self, OpenError> {
-        let identity = identity(&fd)?;
+        let identity = Identity::of(&fd)?;
         let file = Self { fd, identity, spare: AtomicI32::new(-1) };
         file.take_spare();
         Ok(file)
@@ -131,11 +132,9 @@ impl File {
     fn give_spare(&self) {
         let spare = self.spare.swap(-1, Ordering::Relaxed);
         // The program may have closed it, and something else be there.
-        // SAFETY: fstat tells of any number; what is the segment's there is this file's to close.
-        unsafe {
-            if spare >= 0 && identity(BorrowedFd::borrow_raw(spare)) == Ok(self.identity) {
-                drop(OwnedFd::from_raw_fd(spare));
-            }
+        if self.identity.is_at(spare) {
+            // SAFETY: what is the segment's under this number is this file's to close.
+            drop(unsafe { OwnedFd::from_raw_fd(spare) });
         }
     }
 }
@@ -144,11 +143,6 @@ impl Drop for File {
     fn drop(&mut self) {
         self.give_spare();
     }
-}
-
-fn identity(fd: impl AsFd) -> Result<(u64, u64), Errno> {
-    let found = rustix::fs::fstat(fd)?;
-    Ok((found.st_dev, found.st_ino))
 }
 
 impl Segment {
@@ -178,6 +172,6 @@ impl Segment {
             }
             opened => opened?,
         };
-        if identity(&own.0)? == file.identity { Ok(own) } else { Err(lost()) }
+        if Identity::of(&own.0)? == file.identity { Ok(own) } else { Err(lost()) }
     }
 }
