@@ -253,6 +253,12 @@ extern "C" fn ramfold_is_internal() -> c_int {
     tls::is_internal().into()
 }
 
+/// For it: whether `malloc` of this size gives a stream its block, which is not the program's either.
+#[unsafe(no_mangle)]
+extern "C" fn ramfold_makes_stream(size: usize) -> c_int {
+    streams::wants(size).into()
+}
+
 /// For it: whether a block is not the program's.
 #[unsafe(no_mangle)]
 extern "C" fn ramfold_owns(p: *const c_void) -> c_int {

@@ -16,12 +16,17 @@ use crate::{real, tls};
 const SIZES: RangeInclusive<usize> = 216..=1024;
 
 /// Whether a block of this size is for a stream that is being made.
+pub fn wants(size: usize) -> bool {
+    // SAFETY: the block is this thread's own.
+    SIZES.contains(&size) && unsafe { tls::thread().as_ref().stream_blocks } > 0
+}
+
+/// The same, and the block is given now.
 #[cold]
 pub fn takes(size: usize) -> bool {
+    let taken = wants(size);
     // SAFETY: only this thread uses its block.
-    let own = unsafe { tls::thread().as_mut() };
-    let taken = own.stream_blocks > 0 && SIZES.contains(&size);
-    own.stream_blocks -= u32::from(taken);
+    unsafe { tls::thread().as_mut().stream_blocks -= u32::from(taken) };
     taken
 }
 

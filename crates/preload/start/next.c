@@ -1,7 +1,7 @@
 /* The malloc family where a library that the program is linked with has one (jemalloc, tcmalloc): it is called.
  *
  * So all its further functions (mallocx, mallctl) find their own blocks. What ramfold itself takes, and what libc takes while it
- * works for ramfold, stays the engine's. What the library has not is libc's, as without ramfold: the engine's in libc's place. */
+ * works for ramfold, or for a stream, stays the engine's. What the library has not is libc's, as without ramfold: the engine's in libc's place. */
 
 #define _GNU_SOURCE
 #include "start.h"
@@ -43,11 +43,16 @@ void ramfold_pass_on(const struct object *next) {
 }
 
 static int is_internal(void) { return ramfold_is_internal && ramfold_is_internal(); }
+static int makes_stream(size_t size) { return ramfold_makes_stream && ramfold_makes_stream(size); }
 static int is_engines(const void *p) { return ramfold_owns && ramfold_owns(p); }
+
+/* A block for a stream never passes through their malloc: that would put its own head into it, where it lies over the engine. */
+void *next_malloc(size_t size) {
+    return (is_internal() || makes_stream(size) ? engines.malloc : theirs.malloc)(size);
+}
 
 #define NEW(type, name, takes, gives)                                                 \
     type next_##name takes { return is_internal() ? engines.name gives : theirs.name gives; }
-NEW(void *, malloc, (size_t size), (size))
 NEW(void *, calloc, (size_t count, size_t size), (count, size))
 NEW(int, posix_memalign, (void **out, size_t align, size_t size), (out, align, size))
 NEW(void *, memalign, (size_t align, size_t size), (align, size))
@@ -56,7 +61,8 @@ NEW(void *, valloc, (size_t size), (size))
 NEW(void *, pvalloc, (size_t size), (size))
 
 void *next_realloc(void *p, size_t size) {
-    return (p ? is_engines(p) : is_internal()) ? engines.realloc(p, size) : theirs.realloc(p, size);
+    if (!p) return next_malloc(size);
+    return (is_engines(p) ? engines : theirs).realloc(p, size);
 }
 
 void *next_reallocarray(void *p, size_t count, size_t size) {

@@ -14,7 +14,7 @@
 
 static volatile long given, freed;
 
-/* MAGIC, the size, what was taken. */
+/* MAGIC, the size, what was taken, and what no allocator below could take for a chunk of its own. */
 static uint64_t *head_of(void *block) {
     return (uint64_t *)((char *)block - HEAD);
 }
@@ -52,6 +52,7 @@ void *memalign(size_t align, size_t size) {
     head_of(block)[0] = MAGIC;
     head_of(block)[1] = size;
     head_of(block)[2] = (uintptr_t)under;
+    head_of(block)[3] = 0x22;
     given++;
     return block;
 }
