@@ -174,6 +174,21 @@ fn program(name: &str, directory: &Path, arguments: &[&str]) -> Program {
     Program::new(name, &[&[binary.to_str().unwrap()], arguments].concat())
 }
 
+#[test]
+fn sparse_swap() {
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = common::scratch();
+    let program = program("sparse_swap", scratch.path(), &["96"]);
+    for mode in MODES {
+        let ramfold = Ramfold::new(32 * MIB, &["--swap-size", "60M", "--evict-mode", mode]);
+        let limited = run(&program, Some(&ramfold), &scratch.path().join(mode));
+        assert!(limited.status.success(), "{mode}: {} {}", limited.status, limited.stderr);
+        within_limit("sparse_swap", &ramfold, &limited);
+    }
+}
+
 /// When nothing more can be held, malloc says so or the program dies; it never goes on with wrong contents.
 #[test]
 fn exhaust() {

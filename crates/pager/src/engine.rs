@@ -430,6 +430,16 @@ impl Engine {
         self.store.pool_bytes() < before
     }
 
+    /// Gives an extent of the swap file back if little lives in it and others have none.
+    pub(crate) fn tidy_swap(&self) {
+        if let Some(tier) = &self.tier
+            && self.usage.segment().is_swap_short()
+        {
+            // Failed, nothing is lost; who has no room himself tells it.
+            let _ = tier.tidy();
+        }
+    }
+
     /// Ends the program: it would see wrong contents otherwise, or pass its limit.
     pub(crate) fn die(&self, message: &str) -> ! {
         let reported = self.usage.segment().report_death(message);

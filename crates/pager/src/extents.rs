@@ -28,6 +28,10 @@ impl ExtentSource for RunExtents {
     fn release(&self, extent: u32) {
         self.account.segment.release_extent(self.account.slot(), extent, &|extent| self.discard(extent));
     }
+
+    fn is_shared(&self, extent: u32) -> bool {
+        self.account.segment.is_extent_shared(extent)
+    }
 }
 
 impl RunExtents {

@@ -320,6 +320,13 @@ impl Segment {
         self.extents as u64 * EXTENT_SIZE
     }
 
+    /// Whether somebody may soon find no extent in the swap file.
+    pub(crate) fn is_swap_short(&self) -> bool {
+        /// The part of the file that is left then.
+        const SHARE: u64 = 16;
+        self.swap_limit() - self.swap_used() <= (self.swap_limit() / SHARE).max(2 * EXTENT_SIZE)
+    }
+
     /// Bytes of the swap file in extents that someone holds.
     #[must_use]
     pub fn swap_used(&self) -> u64 {

@@ -171,8 +171,8 @@ fn is_left_to_others(engine: &Engine) -> bool {
     engine.asked() == 0 && engine.over_low() > 0 && engine.ask_older()
 }
 
-/// Writes back when the pool is full, shares the pool's bound with other processes, publishes the counters, and tells the
-/// program's allocator whether memory is short.
+/// Writes back when the pool is full, shares the pool's bound and the swap file with other processes, publishes the counters, and
+/// tells the program's allocator whether memory is short.
 fn keep(engine: &Engine) {
     let mut next_reap = Instant::now();
     while !engine.stopping.load(Ordering::Acquire) {
@@ -186,6 +186,7 @@ fn keep(engine: &Engine) {
             engine.lift_guard_if_alone();
             engine.guard_if_short();
             engine.share_pool();
+            engine.tidy_swap();
             engine.publish_books();
             engine.trace.iter().for_each(Trace::flush);
             engine.nearly_full.store(engine.is_nearly_full(), Ordering::Relaxed);

@@ -253,10 +253,10 @@ extern "C" fn ramfold_is_internal() -> c_int {
     tls::is_internal().into()
 }
 
-/// For it: whether `malloc` of this size gives a stream its block, which is not the program's either.
+/// For it: the block of a stream that is being made, where malloc is another's. Null if this is none, or there is no memory.
 #[unsafe(no_mangle)]
-extern "C" fn ramfold_makes_stream(size: usize) -> c_int {
-    streams::wants(size).into()
+extern "C" fn ramfold_stream_block(size: usize) -> *mut c_void {
+    if streams::takes(size) { internal::malloc(size) } else { ptr::null_mut() }
 }
 
 /// For it: whether a block is not the program's.
@@ -345,7 +345,7 @@ extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
     match straight(size) {
         // SAFETY: any size is allowed.
         Some(_pass) => checked(unsafe { mi::mi_malloc(size) }),
-        None if streams::takes(size) => checked(internal::malloc(size)),
+        None if loader::theirs().is_none() && streams::takes(size) => checked(internal::malloc(size)),
         None => allocate(size),
     }
 }
@@ -387,6 +387,19 @@ pub unsafe extern "C" fn loaders_realloc(p: *mut c_void, size: usize) -> *mut c_
         _ if p.is_null() => loaders_malloc(size),
         // SAFETY: the linker's.
         _ => unsafe { resize(p, size) },
+    }
+}
+
+/// malloc for libc itself, where a program has a malloc of its own.
+pub extern "C" fn libcs_malloc(size: usize) -> *mut c_void {
+    if tls::is_internal() {
+        return loaders_malloc(size);
+    }
+    let block = ramfold_stream_block(size);
+    match loader::theirs() {
+        // SAFETY: libc's, which calls the program's.
+        Some(theirs) if block.is_null() => unsafe { (theirs.malloc)(size) },
+        _ => block,
     }
 }
 

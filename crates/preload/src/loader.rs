@@ -21,11 +21,13 @@ static START: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
 static THEIRS: OnceLock<Theirs> = OnceLock::new();
 
+type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
 type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
 type Free = unsafe extern "C" fn(*mut c_void);
 
 /// What the dynamic linker called before it was redirected. It may still have blocks of it.
 pub struct Theirs {
+    pub malloc: Malloc,
     pub realloc: Realloc,
     pub free: Free,
 }
@@ -105,6 +107,7 @@ pub fn redirect() -> Result<(), NotFound> {
         // SAFETY: functions of these names have these types.
         let theirs = unsafe {
             Theirs {
+                malloc: std::mem::transmute::<*mut c_void, Malloc>(find(c"malloc")),
                 realloc: std::mem::transmute::<*mut c_void, Realloc>(find(c"realloc")),
                 free: std::mem::transmute::<*mut c_void, Free>(find(c"free")),
             }
@@ -115,9 +118,10 @@ pub fn redirect() -> Result<(), NotFound> {
 }
 
 /// libc frees what the linker has allocated: the thread-local storage of libraries, when a thread takes over the stack of one that
-/// has ended. It calls the free of the program for that, which would not know the block.
+/// has ended. It calls the free of the program for that, which would not know the block. And it asks for the blocks of streams.
 fn filter_libc() -> Result<(), NotFound> {
     let functions = [
+        (c"malloc", (heap::libcs_malloc as *const ()).cast()),
         (c"realloc", (heap::libcs_realloc as *const ()).cast()),
         (c"free", (heap::loaders_free as *const ()).cast()),
     ];

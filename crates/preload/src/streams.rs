@@ -7,6 +7,9 @@
 //! fopen may block for ever, and be left by siglongjmp or by cancellation. So no mark covers the call: streams.c notes that a
 //! block for a stream is to come, and the first that looks like one takes the note away. Whatever becomes of a note, it
 //! moves one small block to the internal allocator, where it is as good as elsewhere.
+//!
+//! Where the program or a library of it has a malloc, the block must not pass through that: it may stand over this one, and put a head
+//! of its own before what it gives. There the block is taken where libc asks for it.
 
 use std::ops::RangeInclusive;
 
@@ -16,17 +19,12 @@ use crate::{real, tls};
 const SIZES: RangeInclusive<usize> = 216..=1024;
 
 /// Whether a block of this size is for a stream that is being made.
-pub fn wants(size: usize) -> bool {
-    // SAFETY: the block is this thread's own.
-    SIZES.contains(&size) && unsafe { tls::thread().as_ref().stream_blocks } > 0
-}
-
-/// The same, and the block is given now.
 #[cold]
 pub fn takes(size: usize) -> bool {
-    let taken = wants(size);
     // SAFETY: only this thread uses its block.
-    unsafe { tls::thread().as_mut().stream_blocks -= u32::from(taken) };
+    let own = unsafe { tls::thread().as_mut() };
+    let taken = own.stream_blocks > 0 && SIZES.contains(&size);
+    own.stream_blocks -= u32::from(taken);
     taken
 }
 

@@ -43,12 +43,13 @@ void ramfold_pass_on(const struct object *next) {
 }
 
 static int is_internal(void) { return ramfold_is_internal && ramfold_is_internal(); }
-static int makes_stream(size_t size) { return ramfold_makes_stream && ramfold_makes_stream(size); }
 static int is_engines(const void *p) { return ramfold_owns && ramfold_owns(p); }
 
 /* A block for a stream never passes through their malloc: that would put its own head into it, where it lies over the engine. */
 void *next_malloc(size_t size) {
-    return (is_internal() || makes_stream(size) ? engines.malloc : theirs.malloc)(size);
+    if (is_internal()) return engines.malloc(size);
+    void *block = ramfold_stream_block ? ramfold_stream_block(size) : NULL;
+    return block ? block : theirs.malloc(size);
 }
 
 #define NEW(type, name, takes, gives)                                                 \

@@ -102,7 +102,8 @@ static void (*publish)(void);
 enum { NONE, WANTED, LOADING, LOADED, LOST };
 static atomic_int state;
 
-int (*ramfold_is_internal)(void), (*ramfold_makes_stream)(size_t), (*ramfold_owns)(const void *);
+int (*ramfold_is_internal)(void), (*ramfold_owns)(const void *);
+void *(*ramfold_stream_block)(size_t);
 
 void *ramfold_find(void **found, const char *name) {
     if (!*found) *found = ramfold_behind(name);
@@ -169,7 +170,7 @@ static void load_engine(void) {
     ramfold_after_fork_child = dlsym(engine, "ramfold_after_fork_child");
     publish = dlsym(engine, "ramfold_publish");
     ramfold_is_internal = dlsym(engine, "ramfold_is_internal");
-    ramfold_makes_stream = dlsym(engine, "ramfold_makes_stream");
+    ramfold_stream_block = dlsym(engine, "ramfold_stream_block");
     ramfold_owns = dlsym(engine, "ramfold_owns");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) *names[i].slot = dlsym(engine, names[i].name);
     for (size_t i = 0; i < HEAP_NAMES; i++) {

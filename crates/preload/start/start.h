@@ -71,7 +71,8 @@ void ramfold_open_heap(int passed_on);
 void *ramfold_libc_entry(const char *name);
 
 /* The engine's, once it is loaded: whether this thread works for it, and whether a block is not the program's. */
-extern int (*ramfold_is_internal)(void), (*ramfold_makes_stream)(size_t), (*ramfold_owns)(const void *);
+extern int (*ramfold_is_internal)(void), (*ramfold_owns)(const void *);
+extern void *(*ramfold_stream_block)(size_t);
 
 /* Where the calls of each name lead. */
 #define SLOT(name) extern void *ramfold_slot_##name __attribute__((visibility("hidden")));

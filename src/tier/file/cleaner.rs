@@ -1,4 +1,4 @@
-//! The cleaner: makes room when no extent is free.
+//! The cleaner: makes room when no extent is free, for this tier (`clean`) or for the others of the file (`tidy`).
 //!
 //! It reads the sparsest extent from its begin to its end, seals what is live in it anew into the spare extent,
 //! and so gets an extent with room at its end and an empty one, which is the next spare. Records say which slot
@@ -7,11 +7,12 @@
 //!
 //! Price: to write `1 - u` new bytes of an extent, `u` are read and written, `u` being the live share of the
 //! sparsest extent. Over 7/8, when it would be seven times what is asked for, the tier says that it is full.
+//! To tidy, only extents of which at least 5/8 are dead are moved, one a call.
 //! Guarantee: a record is at its old place until its copy is written. What cannot be read stays where it is,
 //! and its extent is left alone from then on.
 
 use super::device::{self, BLOCK, Blocks};
-use super::log::{Log, RUN_BYTES, Run};
+use super::log::{Log, Open, RUN_BYTES, Run};
 use super::record::{HEADER, Header, footprint};
 use super::slots::Location;
 use super::{EXTENT_BYTES, FileTier, position};
@@ -22,6 +23,10 @@ const WORTH: u32 = EXTENT_BYTES / 8 * 7;
 /// Most bytes that the padding of the runs adds to one extent's records: a block and a record that did not fit
 /// for each run.
 const PADDING: usize = (EXTENT_BYTES as usize / RUN_BYTES + 1) * 3 * BLOCK;
+/// Most live bytes of an extent that is emptied for others. An extent that was closed for want of room for such a one holds
+/// more: so tidying comes to an end.
+const SPARSE: u32 = EXTENT_BYTES / 8 * 3;
+const _: () = assert!(2 * SPARSE as usize + PADDING <= EXTENT_BYTES as usize);
 const _: () = assert!(WORTH as usize + PADDING <= EXTENT_BYTES as usize);
 
 impl FileTier {
@@ -47,6 +52,36 @@ impl FileTier {
             next = self.tables().sparsest(WORTH.min(u32::try_from(room).unwrap_or(0)));
         }
         if log.open.as_ref().is_some_and(|open| open.end == 0) { self.take_back(log) } else { Ok(()) }
+    }
+
+    /// Moves what lives in the sparsest extent behind the end of the log, and gives the extent back to the source: for
+    /// whoever shares the file with this tier and finds no room. False if that frees nothing.
+    ///
+    /// An extent that somebody else holds too stays: moved, its records would take up room twice.
+    ///
+    /// # Errors
+    /// As [`crate::tier::Tier::write`]. What could not be moved is where it was.
+    pub fn tidy(&self) -> Result<bool, WriteError> {
+        let mut log = self.log();
+        let sparse = self.tables().sparse(SPARSE);
+        let sparse: Vec<_> =
+            sparse.into_iter().filter(|(_, extent)| !self.source.is_shared(*extent)).collect();
+        let Some(&(live, extent)) = sparse.iter().min() else { return Ok(false) };
+        let room = log.open.as_ref().map_or(0, Open::room);
+        if room < live as usize + PADDING {
+            let place = if sparse.len() > 1 { log.spare.take().or_else(|| self.acquire()) } else { None };
+            let Some(place) = place else { return Ok(false) };
+            self.seal_open(&mut log);
+            self.open_extent(&mut log, place)?;
+        }
+        self.keep_to_itself(&mut log)?;
+        self.empty(&mut log, extent)?;
+        if self.tables().extent(extent).is_some() {
+            self.tables().set_stuck(extent);
+        } else if log.spare.is_none() {
+            log.spare = self.acquire();
+        }
+        Ok(true)
     }
 
     /// Nothing could be moved: the spare is kept for a better time.

@@ -19,6 +19,11 @@ pub trait ExtentSource: Send + Sync + Debug {
     /// Gives up an extent. Called once for each acquired, with no lock held that a reader waits for; the source
     /// may give its file space back before it hands it out again.
     fn release(&self, extent: u32);
+
+    /// Whether somebody else holds an extent of this tier's too.
+    fn is_shared(&self, _extent: u32) -> bool {
+        false
+    }
 }
 
 /// The extents of a file that one process uses alone.

@@ -130,9 +130,18 @@ impl Tables {
 
     /// The closed extent with the least live bytes, not over `limit`.
     pub(super) fn sparsest(&self, limit: u32) -> Option<u32> {
-        let closed =
-            self.extents.iter().filter(|(_, extent)| !extent.open && !extent.stuck && extent.live <= limit);
-        closed.min_by_key(|(_, extent)| extent.live).map(|(number, _)| *number)
+        self.closed(limit).min().map(|(_, number)| number)
+    }
+
+    /// Live bytes and numbers of the closed extents that have not more than `limit`.
+    pub(super) fn sparse(&self, limit: u32) -> Vec<(u32, u32)> {
+        self.closed(limit).collect()
+    }
+
+    fn closed(&self, limit: u32) -> impl Iterator<Item = (u32, u32)> {
+        let can_be_emptied = move |extent: &Extent| !extent.open && !extent.stuck && extent.live <= limit;
+        let closed = self.extents.iter().filter(move |(_, extent)| can_be_emptied(extent));
+        closed.map(|(number, extent)| (extent.live, *number))
     }
 
     /// An extent that holds something or is open.

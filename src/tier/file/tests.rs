@@ -263,6 +263,10 @@ impl ExtentSource for Side {
     fn release(&self, extent: u32) {
         *self.0.holders.lock().unwrap().get_mut(&extent).unwrap() -= 1;
     }
+
+    fn is_shared(&self, extent: u32) -> bool {
+        self.0.holders.lock().unwrap()[&extent] > 1
+    }
 }
 
 /// A copy of the tier as a forked child has it.
@@ -434,4 +438,34 @@ fn tables_cost_what_is_promised() {
     let buffer = log::RUN_BYTES + BLOCK;
     let per_slot = (tier.meta_bytes() - buffer) as f64 / 200_000.0;
     assert!(per_slot < 8.5, "{per_slot} bytes a slot");
+}
+
+#[test]
+fn sparse_extents_are_given_back_for_others_but_not_what_others_hold() {
+    let file = file();
+    let shared = Arc::new(Shared { bound: 100, ..Shared::default() });
+    let parent = FileTier::new(file.try_clone().unwrap(), Box::new(Side(Arc::clone(&shared))));
+    let old = write(&parent, 0..15000).unwrap();
+    let (kept, dropped): (Vec<_>, Vec<_>) = old.into_iter().partition(|(_, number)| number % 16 == 0);
+    dropped.iter().for_each(|(slot, _)| parent.discard(*slot));
+    let held = || shared.holders.lock().unwrap().values().filter(|count| **count > 0).count();
+    let before = held();
+    let child = fork(&parent, &file, &shared);
+    assert!(
+        !parent.tidy().unwrap() && !child.tidy().unwrap(),
+        "records would have been moved to where they are twice"
+    );
+    assert_eq!(held(), before);
+    kept.iter().for_each(|(slot, _)| child.discard(*slot));
+    let mut turns = 0;
+    while parent.tidy().unwrap() {
+        parent.tables().check();
+        turns += 1;
+    }
+    assert!(turns + 3 >= before && before > 10, "{turns} of {before}");
+    // The open extent, the spare, and what was not worth it.
+    assert!(held() <= 4, "{} of {before}", held());
+    kept.iter().for_each(|(slot, number)| assert_holds(&parent, *slot, *number));
+    let more = write(&parent, 15000..17000).unwrap();
+    more.iter().for_each(|(slot, number)| assert_holds(&parent, *slot, *number));
 }
