@@ -174,6 +174,27 @@ fn program(name: &str, directory: &Path, arguments: &[&str]) -> Program {
     Program::new(name, &[&[binary.to_str().unwrap()], arguments].concat())
 }
 
+/// A daemon that is small until it has given up root goes on, and the line that it prints tells the true reason.
+#[test]
+fn dropped_user() {
+    if !(need::root() && need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = common::scratch();
+    for (how, reason) in [("user", "gave up the user"), ("effective", "gave up the user"), ("root", "chroot")]
+    {
+        let program = program("dropped_user", scratch.path(), &[how]);
+        let ramfold = Ramfold::new(32 * MIB, &[]);
+        let limited = run(&program, Some(&ramfold), &scratch.path().join(how));
+        assert!(limited.status.success(), "{how}: {} {}", limited.status, limited.stderr);
+        assert!(
+            limited.stderr.contains(reason) && limited.stderr.lines().count() == 1,
+            "{how}: {}",
+            limited.stderr
+        );
+    }
+}
+
 #[test]
 fn sparse_swap() {
     if !(need::userfaultfd() && need::programs(&["cc"])) {

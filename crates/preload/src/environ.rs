@@ -41,7 +41,7 @@ pub enum SettingsError {
     #[error("{VARIABLE}: limit is missing")]
     NoLimit,
     /// the run's shared memory is not there
-    #[error("{0} (has ramfold run ended?)")]
+    #[error("{0} (has ramfold run ended, or this process given up the user that it is of?)")]
     Segment(#[from] OpenError),
     /// a file of the run is not there
     #[error("the run's files cannot be opened: {0}")]

@@ -153,6 +153,16 @@ static int make_room(struct rlimit *before, struct rlimit *most) {
     return before->rlim_cur != before->rlim_max && !ramfold_call(SYS_prlimit64, 0, RLIMIT_NOFILE, (long)most, 0, 0, 0);
 }
 
+/* Why the engine's file cannot be read: a daemon gave up its user, or its root directory, or ramfold run is no more. */
+static const char *why_lost(int error) {
+    if (error == EACCES || error == EPERM)
+        return "ramfold: this process is not held under the limit any more: it gave up the user that ramfold run is of, and grew after that "
+               "(start ramfold run as the user that it becomes)\n";
+    if (ramfold_call(SYS_faccessat, AT_FDCWD, (long)"/proc/self", F_OK, 0, 0, 0))
+        return "ramfold: this process is not held under the limit any more: there is no /proc where it is (chroot?)\n";
+    return "ramfold: this process is not held under the limit any more: ramfold run has ended\n";
+}
+
 static void load_engine(void) {
     char path[128] = "";
     setting("library", path, sizeof path);
@@ -160,9 +170,9 @@ static void load_engine(void) {
     int has_room = make_room(&before, &most);
     void *engine = *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (has_room) ramfold_call(SYS_prlimit64, 0, RLIMIT_NOFILE, (long)&before, 0, 0, 0);
-    if (!engine && ramfold_call(SYS_faccessat, AT_FDCWD, (long)path, R_OK, 0, 0, 0)) {
+    if (!engine && ramfold_call(SYS_faccessat2, AT_FDCWD, (long)path, R_OK, AT_EACCESS, 0, 0)) {
         atomic_store(&state, LOST);
-        return complain("ramfold: this process is not held under the limit any more (has ramfold run ended?)\n");
+        return complain(why_lost(errno));
     }
     if (!engine) ramfold_refuse("ramfold: memory cannot be held under the limit: the library cannot be loaded\n");
     ramfold_before_fork = dlsym(engine, "ramfold_before_fork");
