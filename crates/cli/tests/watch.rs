@@ -78,9 +78,15 @@ fn top_shows_what_a_process_has_and_does() {
     // Any process of the run will do, and a table is for people.
     let table = top(&[&largest["pid"].to_string(), "--count", "1", "--interval", "0.2"]);
     let table = String::from_utf8(table.stdout).unwrap();
+    // Where there is one run, it need not be named; other tests have theirs, and then all are told, and nothing but runs.
+    let unnamed = top(&["--count", "1", "--interval", "0.2"]);
+    let told = [unnamed.stdout, unnamed.stderr].concat();
+    let told = String::from_utf8(told).unwrap();
+    assert!(told.contains(&run) && !told.contains(&format!("; {} ", largest["pid"])), "{told}");
     // A wrapper may have started it by its whole path.
     let title = table.lines().next().unwrap();
-    assert!(title.starts_with(&format!("run {run}: ")) && title.contains("python3 -c"), "{table}");
+    assert!(title.starts_with(&format!("run {run}: ")), "{title:?} {run:?}");
+    assert!(title.contains("python3 -c"), "{title:?}");
     assert!(table.contains("RESIDENT") && table.lines().last().unwrap().contains("python"), "{table}");
 }
 

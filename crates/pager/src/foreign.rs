@@ -117,12 +117,10 @@ impl Pager {
         let from = self.checked(old, old_len)?;
         let len = page_aligned(to.len)?;
         let moved = self.remap_foreign_alone(&from, len, to, call);
-        // In its place, or elsewhere.
-        for start in [from.end, to.fixed.unwrap_or(0)] {
-            self.expect_no_more(
-                start..start + if start == from.end { len.saturating_sub(from.len()) } else { len },
-            );
-        }
+        self.expect_no_more(match to.fixed {
+            Some(start) => start..start.saturating_add(len),
+            None => from.end..from.start.saturating_add(len).max(from.end),
+        });
         moved
     }
 

@@ -1,4 +1,5 @@
-//! Which runs there are: a `ramfold run` holds its segment open under a name that nothing else has.
+//! Which runs there are: a `ramfold run` holds its segment open under a name that nothing else has, and locked. Its members have
+//! the segment open too, without a lock at their descriptors: those of theirs are at mappings.
 
 use crate::failure::Failure;
 use std::fs;
@@ -20,7 +21,7 @@ impl Run {
     fn of(pid: u32) -> Option<Self> {
         let held = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
         let mut paths = held.flatten().map(|entry| entry.path());
-        let segment = paths.find(|path| leads_to_segment(path))?;
+        let segment = paths.find(|path| leads_to_segment(path) && is_locked(path))?;
         Some(Self { pid, segment: segment.to_str()?.to_owned() })
     }
 
@@ -48,6 +49,13 @@ impl Run {
 
 fn leads_to_segment(path: &Path) -> bool {
     fs::read_link(path).is_ok_and(|target| target.as_os_str() == SEGMENT)
+}
+
+/// Whether a lock is held by this descriptor, /proc/PID/fd/N, as /proc/PID/fdinfo/N tells.
+fn is_locked(descriptor: &Path) -> bool {
+    let (number, process) = (descriptor.file_name(), descriptor.parent().and_then(Path::parent));
+    let told = process.zip(number).map(|(process, number)| process.join("fdinfo").join(number));
+    told.and_then(|told| fs::read_to_string(told).ok()).is_some_and(|told| told.contains("lock:"))
 }
 
 /// The run that is asked for, or the only one there is.
