@@ -100,26 +100,27 @@ fn exec() {
 /// The run may come to harm, `ramfold run` does not: it ends with the program, and tells it in whole lines.
 #[test]
 fn who_writes_nonsense_into_what_is_shared_does_not_end_the_run() {
-    if !(need::userfaultfd() && need::programs(&["cc"])) {
-        return;
-    }
-    let scratch = common::scratch();
-    let program = program("hostile", scratch.path(), &["40"]);
-    let ramfold = Ramfold::new(32 * MIB, &[]);
-    let limited = run(&program, Some(&ramfold), &scratch.path().join("limited"));
-    assert!(!limited.stderr.contains("panicked"), "{}", limited.stderr);
-    assert!(matches!(limited.status.code(), Some(0 | 137)), "{} {}", limited.status, limited.stderr);
+    in_32_mib("hostile", &["40"], &[], |_, limited| {
+        assert!(!limited.stderr.contains("panicked"), "{}", limited.stderr);
+        assert!(matches!(limited.status.code(), Some(0 | 137)), "{} {}", limited.status, limited.stderr);
+    });
 }
 
 fn under_limit(name: &str, arguments: &[&str]) {
+    in_32_mib(name, arguments, &[], |_, limited| {
+        assert!(limited.status.success(), "{name} {arguments:?}: {} {}", limited.status, limited.stderr);
+    });
+}
+
+/// Where there is nothing to compare with: runs a program under 32 MiB, with these options of `ramfold run`.
+fn in_32_mib(name: &str, arguments: &[&str], options: &[&str], check: impl FnOnce(&Ramfold, &Finished)) {
     if !(need::userfaultfd() && need::programs(&["cc"])) {
         return;
     }
     let scratch = common::scratch();
     let program = program(name, scratch.path(), arguments);
-    let ramfold = Ramfold::new(32 * MIB, &[]);
-    let limited = run(&program, Some(&ramfold), &scratch.path().join("limited"));
-    assert!(limited.status.success(), "{name} {arguments:?}: {} {}", limited.status, limited.stderr);
+    let ramfold = Ramfold::new(32 * MIB, options);
+    check(&ramfold, &run(&program, Some(&ramfold), &scratch.path().join("limited")));
 }
 
 /// A process that shares another's memory is counted twice from outside.
@@ -177,62 +178,42 @@ fn program(name: &str, directory: &Path, arguments: &[&str]) -> Program {
 /// A daemon that is small until it has given up root goes on, and the line that it prints tells the true reason.
 #[test]
 fn dropped_user() {
-    if !(need::root() && need::userfaultfd() && need::programs(&["cc"])) {
+    if !need::root() {
         return;
     }
-    let scratch = common::scratch();
     for (how, reason) in [("user", "gave up the user"), ("effective", "gave up the user"), ("root", "chroot")]
     {
-        let program = program("dropped_user", scratch.path(), &[how]);
-        let ramfold = Ramfold::new(32 * MIB, &[]);
-        let limited = run(&program, Some(&ramfold), &scratch.path().join(how));
-        assert!(limited.status.success(), "{how}: {} {}", limited.status, limited.stderr);
-        assert!(
-            limited.stderr.contains(reason) && limited.stderr.lines().count() == 1,
-            "{how}: {}",
-            limited.stderr
-        );
+        in_32_mib("dropped_user", &[how], &[], |_, limited| {
+            assert!(limited.status.success(), "{how}: {} {}", limited.status, limited.stderr);
+            let lines = limited.stderr.lines().count();
+            assert!(limited.stderr.contains(reason) && lines == 1, "{how}: {}", limited.stderr);
+        });
     }
 }
 
 #[test]
 fn sparse_swap() {
-    if !(need::userfaultfd() && need::programs(&["cc"])) {
-        return;
-    }
-    let scratch = common::scratch();
-    let program = program("sparse_swap", scratch.path(), &["96"]);
     for mode in MODES {
-        let ramfold = Ramfold::new(32 * MIB, &["--swap-size", "60M", "--evict-mode", mode]);
-        let limited = run(&program, Some(&ramfold), &scratch.path().join(mode));
-        assert!(limited.status.success(), "{mode}: {} {}", limited.status, limited.stderr);
-        within_limit("sparse_swap", &ramfold, &limited);
+        let options = ["--swap-size", "60M", "--evict-mode", mode];
+        in_32_mib("sparse_swap", &["96"], &options, |ramfold, limited| {
+            assert!(limited.status.success(), "{mode}: {} {}", limited.status, limited.stderr);
+            within_limit("sparse_swap", ramfold, limited);
+        });
     }
 }
 
 /// When nothing more can be held, malloc says so or the program dies; it never goes on with wrong contents.
 #[test]
 fn exhaust() {
-    if !(need::userfaultfd() && need::programs(&["cc"])) {
-        return;
-    }
-    let scratch = common::scratch();
-    let program = program("exhaust", scratch.path(), &["512"]);
-    for (at, options) in [["--swap", "none"], ["--swap-size", "64M"]].iter().enumerate() {
-        let ramfold = Ramfold::new(32 * MIB, options);
-        let ended = run(&program, Some(&ramfold), &scratch.path().join(at.to_string()));
-        let code = ended.status.code();
-        assert!(
-            matches!(code, Some(0 | 137)),
-            "{options:?}: {} {}{}",
-            ended.status,
-            ended.stdout(),
-            ended.stderr
-        );
-        if code == Some(137) {
-            assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-        }
-        within_limit("exhaust", &ramfold, &ended);
+    for options in [["--swap", "none"], ["--swap-size", "64M"]] {
+        in_32_mib("exhaust", &["512"], &options, |ramfold, ended| {
+            let (code, output) = (ended.status.code(), ended.stdout());
+            assert!(matches!(code, Some(0 | 137)), "{options:?}: {} {output}{}", ended.status, ended.stderr);
+            if code == Some(137) {
+                assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+            }
+            within_limit("exhaust", ramfold, ended);
+        });
     }
 }
 

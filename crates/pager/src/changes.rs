@@ -15,11 +15,12 @@
 //! Price: a raw call waits for the reader. The pager's own calls are made in a way that is not told, or are expected
 //! ([`crate::inbox`]).
 
-use crate::engine::{Bell, Engine};
+use crate::engine::Engine;
 use crate::gate::Inside;
 use crate::pager::Prot;
 use crate::pages::{Group, Pages, State};
 use crate::space::{Area, Kind, Space};
+use crate::staging::Bell;
 use crate::sys::{self, PAGE};
 use crate::uffd::{Change, Message};
 use ramfold::PAGE_SIZE;

@@ -15,11 +15,12 @@ use crate::fresh::{Density, Zeros};
 use crate::gate::Gate;
 use crate::inbox::Inbox;
 use crate::pager::Reservation;
-use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, Group, Pages, State};
+use crate::pages::{BLOCK_PAGES, Group, Pages, State};
 use crate::queue::Queue;
 use crate::segment::{Counter, Gauge, SlotId};
 use crate::space::Space;
-use crate::sys::{self, PAGE};
+use crate::staging::Staging;
+use crate::sys::PAGE;
 use crate::trace::Trace;
 use crate::uffd::Uffd;
 use crate::usage::Usage;
@@ -30,15 +31,6 @@ use ramfold::{Key, PoolId, PoolKind, Scratch, Store};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Blocks that all evictors together can hold in the staging window.
-pub(crate) const STAGING_BLOCKS: usize = 32;
-/// Blocks of the window through which contents are dropped.
-const TRASH_BLOCKS: usize = 4;
-/// Pages behind them that are never there, for [`Bell`].
-const BELLS: usize = 2;
-/// The window, the trash, and the bells.
-const STAGING_BYTES: usize = (STAGING_BLOCKS + TRASH_BLOCKS) * BLOCK_BYTES + BELLS * PAGE;
 
 /// The running pager.
 pub(crate) struct Engine {
@@ -112,25 +104,6 @@ pub(crate) struct Parts {
     pub(crate) files: Vec<(RawFd, Identity)>,
 }
 
-/// A page that is rung by touching it. What one caller silences must not be what another waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bell {
-    /// Of the threads: one has begun, or has ended.
-    Threads = 0,
-    /// Of who waits until changes are taken up ([`crate::changes`]).
-    Changes = 1,
-}
-
-/// Where evicted pages lie between the program and the store: block-sized places in memory of the pager's own.
-#[derive(Debug)]
-pub(crate) struct Staging {
-    base: usize,
-    /// The block that a place holds, plus one; 0 for none. Changed under the block's group lock.
-    holds: [AtomicUsize; STAGING_BLOCKS],
-    /// Frames of pages that are in the store already.
-    stored: AtomicU64,
-}
-
 impl Engine {
     /// Everything but the threads.
     pub(crate) fn new(parts: Parts, host: &'static dyn Host) -> Result<Self, SetupError> {
@@ -145,7 +118,7 @@ impl Engine {
         let store = Store::new(&parts.store, tier)?;
         let pool = store.create_pool(PoolKind::Persistent, None);
         let staging = Staging::new()?;
-        uffd.register(staging.base, STAGING_BYTES)?;
+        staging.register(&uffd)?;
         let open = |path| Kept::new(parts.usage.proc.open(path)?, host);
         let (memory, pagemap) = (open("self/mem")?, open("self/pagemap")?);
         let tick = (parts.usage.segment().limit() / PAGE as u64 / 16).max(1);
@@ -224,7 +197,7 @@ impl Engine {
         self.inbox.reset();
         self.ringing.store(false, Ordering::Relaxed);
         self.guarded.store(false, Ordering::Relaxed);
-        self.uffd.register(self.staging.base, STAGING_BYTES)?;
+        self.staging.register(&self.uffd)?;
         Ok(())
     }
 
@@ -361,7 +334,7 @@ impl Engine {
 
     /// Frames of managed pages, those included that lie in the staging window though their pages are in the store.
     fn resident_bytes(&self) -> u64 {
-        (self.pages.resident() + self.staging.stored.load(Ordering::Relaxed)) * PAGE as u64
+        (self.pages.resident() + self.staging.stored()) * PAGE as u64
     }
 
     /// Frames of managed pages, and the pool.
@@ -430,10 +403,12 @@ impl Engine {
         self.store.pool_bytes() < before
     }
 
-    /// Gives an extent of the swap file back if little lives in it and others have none.
+    /// Gives an extent of the swap file back if little lives in it and others may have none. Who is alone cleans when it writes.
     pub(crate) fn tidy_swap(&self) {
+        let segment = self.usage.segment();
         if let Some(tier) = &self.tier
-            && self.usage.segment().is_swap_short()
+            && segment.is_swap_short()
+            && segment.living() > 1
         {
             // Failed, nothing is lost; who has no room himself tells it.
             let _ = tier.tidy();
@@ -464,72 +439,5 @@ impl Engine {
 
     pub(crate) fn count(&self, counter: Counter, amount: u64) {
         self.usage.segment().add(counter, amount);
-    }
-}
-
-impl Staging {
-    fn new() -> Result<Self, SetupError> {
-        let base = sys::map_own(STAGING_BYTES)?.addr().get();
-        Ok(Self { base, holds: std::array::from_fn(|_| AtomicUsize::new(0)), stored: AtomicU64::new(0) })
-    }
-
-    /// The address of a place.
-    pub(crate) fn addr(&self, place: usize) -> usize {
-        self.base + place * BLOCK_BYTES
-    }
-
-    /// Says which block a place holds; the block's group is locked.
-    pub(crate) fn hold(&self, place: usize, block: Option<usize>) {
-        self.holds[place].store(block.map_or(0, |block| block + 1), Ordering::Relaxed);
-    }
-
-    /// Where a page that is being evicted lies; its group is locked.
-    pub(crate) fn find(&self, page: usize) -> Option<usize> {
-        let wanted = page / BLOCK_PAGES + 1;
-        let place = self.holds.iter().position(|holds| holds.load(Ordering::Relaxed) == wanted)?;
-        Some(self.addr(place) + page % BLOCK_PAGES * PAGE)
-    }
-
-    /// Whether the address lies in the window.
-    pub(crate) fn contains(&self, addr: usize) -> bool {
-        (self.base..self.base + STAGING_BYTES).contains(&addr)
-    }
-
-    /// Causes a fault, for the handler to wake up and look around; returns when it has.
-    pub(crate) fn ring(&self, bell: Bell) {
-        let _ = sys::populate_read(self.bell(bell), PAGE);
-    }
-
-    /// Makes it possible to ring again, once a ring was answered.
-    pub(crate) fn silence(&self, bell: Bell) {
-        let _ = sys::discard_unseen(self.bell(bell), PAGE);
-    }
-
-    /// The page that is missing until the handler has heard the bell, or is gone.
-    pub(crate) fn bell(&self, bell: Bell) -> usize {
-        self.addr(STAGING_BLOCKS + TRASH_BLOCKS) + bell as usize * PAGE
-    }
-
-    /// The part that nobody keeps anything in; whoever uses it has the space locked, and leaves it empty.
-    pub(crate) fn trash(&self) -> std::ops::Range<usize> {
-        self.addr(STAGING_BLOCKS)..self.addr(STAGING_BLOCKS + TRASH_BLOCKS)
-    }
-
-    /// Notes that so many pages in the window are in the store now: their frames count until [`Staging::discard`].
-    pub(crate) fn note_stored(&self, pages: u64) {
-        self.stored.fetch_add(pages, Ordering::Relaxed);
-    }
-
-    /// Gives the frames of some places back to the system; `stored` of them were noted as such.
-    pub(crate) fn discard(&self, places: std::ops::Range<usize>, stored: u64) {
-        // Its own memory, writable and not locked: it cannot fail.
-        let _ = sys::discard_unseen(self.addr(places.start), places.len() * BLOCK_BYTES);
-        self.stored.fetch_sub(stored, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        sys::unmap_own(self.base, STAGING_BYTES);
     }
 }

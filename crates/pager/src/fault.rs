@@ -9,11 +9,12 @@
 //! Order of a load: the page is loaded into a buffer of the handler's own, placed by UFFDIO_COPY (which also wakes
 //! the program), and only then invalidated in the store. A page that cannot be loaded ends the program.
 
-use crate::engine::{Bell, Engine};
+use crate::engine::Engine;
 use crate::evict::{self, Evicted, Evictor};
 use crate::fresh;
 use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::segment::Counter;
+use crate::staging::Bell;
 use crate::streams::{Ahead, Streams};
 use crate::sys::{self, PAGE};
 use crate::trace::Trace;
@@ -100,7 +101,7 @@ impl Handler {
             engine.trace.iter().for_each(Trace::served);
         }
         // Who rings now finds nobody here, and must not wait.
-        for bell in [Bell::Threads, Bell::Changes] {
+        for bell in Bell::ALL {
             engine.uffd.zeropage(engine.staging.bell(bell), PAGE);
         }
     }

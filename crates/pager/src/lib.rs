@@ -36,6 +36,7 @@ mod queue;
 mod region;
 pub mod segment;
 mod space;
+mod staging;
 mod streams;
 mod sys;
 mod thicken;

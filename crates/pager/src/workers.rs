@@ -1,8 +1,9 @@
 //! The pager's three threads: handler, evictor, keeper.
 
-use crate::engine::{Bell, Engine, STAGING_BLOCKS};
+use crate::engine::Engine;
 use crate::evict::Evictor;
 use crate::fault::Handler;
+use crate::staging::{Bell, STAGING_BLOCKS};
 use crate::thicken::Thickener;
 use crate::trace::Trace;
 use rustix::io::Errno;
@@ -35,8 +36,7 @@ const OTHERS_TURN: Duration = Duration::from_micros(200);
 /// in common with it; until then the caller stands in for it. They end when the engine stops.
 pub(crate) fn start(engine: &Arc<Engine>) -> Result<(), Errno> {
     // A child that was forked while its parent's handler had rung and not yet silenced the bell.
-    engine.staging.silence(Bell::Threads);
-    engine.staging.silence(Bell::Changes);
+    Bell::ALL.into_iter().for_each(|bell| engine.staging.silence(bell));
     spawn(engine, "ramfold-fault", |engine| {
         let begun = begin(engine).err().map_or(0, Errno::raw_os_error);
         engine.failure.store(begun, Ordering::Release);

@@ -2,11 +2,12 @@
  * what this library has in the place of other system calls.
  *
  * The child has a pager of its own only if fork.rs knows of the copy; else what is away would read as zeros there. What
- * shares the parent's memory for good is the affair of guests.rs; for a time (vfork) it is passed on as it is. An exec is the first library's (start/exec.c). Not seen, as by any library: a
- * system call made by the program's own instructions. In C, since these functions vary in their arguments. */
+ * shares the parent's memory for good is the affair of guests.rs; for a time (vfork) it is passed on as it is. An exec is the
+ * first library's (start/exec.c). Not seen, as by any library: a system call made by the program's own instructions. In C, since these functions vary in their arguments. */
 
 #define _GNU_SOURCE
 #include "../start/call.h"
+#include "../start/guest.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -75,15 +76,13 @@ static int start_guest(void *place) {
 
 int ramfold_clone_keeper(int (*function)(void *), void *stack) { return real_clone(function, stack, CLONE_VM, NULL); }
 
-static int is_for_good(int flags) { return flags & CLONE_VM && !(flags & (CLONE_VFORK | CLONE_THREAD)); }
-
 int ramfold_clone(int (*function)(void *), void *stack, int flags, void *argument, ...) {
     va_list list;
     va_start(list, argument);
     void *parent_tid = va_arg(list, void *), *tls = va_arg(list, void *), *child_tid = va_arg(list, void *);
     va_end(list);
     if (!real_clone) ramfold_find_clone();
-    if (is_for_good(flags) && function && stack) {
+    if (makes_guest(flags) && function && stack) {
         struct guest *guest = ramfold_expect_guest(function, argument);
         if (!guest) {
             errno = EAGAIN;

@@ -5,6 +5,8 @@
 //! A pointer's home is known by its address, so any of them can be freed from anywhere; one that is none of these is
 //! libc's, from before this library was there (start/heap.c).
 
+pub mod redirected;
+
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -16,6 +18,7 @@ use crate::init;
 use crate::large;
 use crate::sys::{self, PAGE};
 use crate::{internal, loader, real, streams, tls};
+use redirected::{loaders_calloc, loaders_malloc};
 
 /// Blocks from this size on come from the pager directly.
 const LARGE: usize = 1 << 20;
@@ -364,69 +367,6 @@ unsafe extern "C" fn realloc_for(p: *mut c_void, size: usize, caller: usize) -> 
     }
     // SAFETY: the program's.
     unsafe { resize(p, size) }
-}
-
-/// malloc for the dynamic linker of a program whose own comes first.
-pub extern "C" fn loaders_malloc(size: usize) -> *mut c_void {
-    checked(internal::malloc(size))
-}
-
-/// calloc for it.
-pub extern "C" fn loaders_calloc(count: usize, size: usize) -> *mut c_void {
-    checked(count.checked_mul(size).map_or(ptr::null_mut(), internal::calloc))
-}
-
-/// realloc for it.
-///
-/// # Safety
-/// As in C.
-pub unsafe extern "C" fn loaders_realloc(p: *mut c_void, size: usize) -> *mut c_void {
-    match loader::theirs() {
-        // SAFETY: what is not internal came from the program's malloc.
-        Some(theirs) if !p.is_null() && !internal::owns(p) => unsafe { (theirs.realloc)(p, size) },
-        _ if p.is_null() => loaders_malloc(size),
-        // SAFETY: the linker's.
-        _ => unsafe { resize(p, size) },
-    }
-}
-
-/// malloc for libc itself, where a program has a malloc of its own.
-pub extern "C" fn libcs_malloc(size: usize) -> *mut c_void {
-    if tls::is_internal() {
-        return loaders_malloc(size);
-    }
-    let block = ramfold_stream_block(size);
-    match loader::theirs() {
-        // SAFETY: libc's, which calls the program's.
-        Some(theirs) if block.is_null() => unsafe { (theirs.malloc)(size) },
-        _ => block,
-    }
-}
-
-/// realloc for libc itself, where a program has a malloc of its own.
-///
-/// # Safety
-/// As in C.
-pub unsafe extern "C" fn libcs_realloc(p: *mut c_void, size: usize) -> *mut c_void {
-    match loader::theirs() {
-        // SAFETY: libc's, which calls the program's.
-        Some(theirs) if p.is_null() => unsafe { (theirs.realloc)(p, size) },
-        // SAFETY: the caller's.
-        _ => unsafe { loaders_realloc(p, size) },
-    }
-}
-
-/// free for the linker, and for libc, which frees some of what the linker has allocated.
-///
-/// # Safety
-/// As in C.
-pub unsafe extern "C" fn loaders_free(p: *mut c_void) {
-    match loader::theirs() {
-        // SAFETY: what is not internal came from the program's malloc.
-        Some(theirs) if !internal::owns(p) => unsafe { (theirs.free)(p) },
-        // SAFETY: the linker's.
-        _ => unsafe { release(p) },
-    }
 }
 
 /// # Safety

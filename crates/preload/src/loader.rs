@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::heap;
+use crate::heap::redirected;
 use crate::sys::{self, PAGE};
 
 static START: AtomicUsize = AtomicUsize::new(0);
@@ -84,10 +84,10 @@ unsafe extern "C" {
 /// Sees to it that the dynamic linker allocates from this library; while there is one thread.
 pub fn redirect() -> Result<(), NotFound> {
     let functions = [
-        (c"malloc", heap::loaders_malloc as *const () as usize),
-        (c"calloc", heap::loaders_calloc as *const () as usize),
-        (c"realloc", heap::loaders_realloc as *const () as usize),
-        (c"free", heap::loaders_free as *const () as usize),
+        (c"malloc", redirected::loaders_malloc as *const () as usize),
+        (c"calloc", redirected::loaders_calloc as *const () as usize),
+        (c"realloc", redirected::loaders_realloc as *const () as usize),
+        (c"free", redirected::loaders_free as *const () as usize),
     ];
     // Not RTLD_DEFAULT: this library is linked to find its own functions first.
     // SAFETY: a null name is the program's; it is there already.
@@ -121,9 +121,9 @@ pub fn redirect() -> Result<(), NotFound> {
 /// has ended. It calls the free of the program for that, which would not know the block. And it asks for the blocks of streams.
 fn filter_libc() -> Result<(), NotFound> {
     let functions = [
-        (c"malloc", (heap::libcs_malloc as *const ()).cast()),
-        (c"realloc", (heap::libcs_realloc as *const ()).cast()),
-        (c"free", (heap::loaders_free as *const ()).cast()),
+        (c"malloc", (redirected::libcs_malloc as *const ()).cast()),
+        (c"realloc", (redirected::libcs_realloc as *const ()).cast()),
+        (c"free", (redirected::loaders_free as *const ()).cast()),
     ];
     for (name, ours) in functions {
         // SAFETY: a function of that name's type; the name ends with a zero byte.

@@ -205,21 +205,16 @@ impl Request {
         const LITTLE: usize = 1 << 20;
         const MOST: usize = 4 << 20;
         static GIVEN: AtomicUsize = AtomicUsize::new(0);
-        let (addr, prot) = (self.addr / PAGE * PAGE, Prot(self.prot));
+        let addr = self.addr / PAGE * PAGE;
+        let there = Self { addr, flags: self.flags | libc::MAP_FIXED_NOREPLACE, ..self };
         if init::range().contains(&addr) {
-            let mapped = with_pager(move |pager| {
-                pager.map_fixed_noreplace(addr, len, prot)?;
-                prepare(pager, addr, len, self.flags);
-                Ok(addr)
-            });
-            return mapped.ok();
+            return with_pager(move |pager| map_fixed(pager, there, len)).ok();
         }
         let wanted = addr != 0 && len <= LITTLE && self.prot != libc::PROT_NONE;
         if !wanted || GIVEN.load(Ordering::Relaxed) + len > MOST {
             return None;
         }
-        let flags = self.flags | libc::MAP_FIXED_NOREPLACE;
-        let mapped = Self { addr, flags, ..self }.raw().ok()?;
+        let mapped = there.raw().ok()?;
         if mapped != addr {
             // A kernel that takes it for a hint (before 4.17).
             // SAFETY: nobody else knows of it.

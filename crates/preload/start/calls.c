@@ -2,10 +2,10 @@
  * a break: they load the engine. */
 
 #define _GNU_SOURCE
+#include "guest.h"
 #include "start.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -75,8 +75,7 @@ pid_t first__Fork(void) { return ((pid_t(*)(void))ramfold_find(&bare_fork, "_For
 /* These two vary in their arguments, which come where those of any function do. */
 int first_clone(int (*function)(void *), void *stack, int flags, void *argument, void *parent_tid, void *tls,
                 void *child_tid) {
-    int for_good = flags & CLONE_VM && !(flags & (CLONE_VFORK | CLONE_THREAD));
-    if (for_good && ramfold_load(__builtin_return_address(0)))
+    if (makes_guest(flags) && ramfold_load(__builtin_return_address(0)))
         return ((int (*)(int (*)(void *), void *, int, void *, void *, void *, void *))ramfold_slot_clone)(
             function, stack, flags, argument, parent_tid, tls, child_tid);
     return __clone(function, stack, flags, argument, parent_tid, tls, child_tid);

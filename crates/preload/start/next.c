@@ -1,7 +1,8 @@
 /* The malloc family where a library that the program is linked with has one (jemalloc, tcmalloc): it is called.
  *
  * So all its further functions (mallocx, mallctl) find their own blocks. What ramfold itself takes, and what libc takes while it
- * works for ramfold, or for a stream, stays the engine's. What the library has not is libc's, as without ramfold: the engine's in libc's place. */
+ * works for ramfold, or for a stream, stays the engine's. What the library has not is libc's, as without ramfold: the engine's in
+ * libc's place. */
 
 #define _GNU_SOURCE
 #include "start.h"

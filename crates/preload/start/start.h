@@ -70,7 +70,8 @@ void ramfold_open_heap(int passed_on);
 /* start.c: this library's function in the place of libc's, if the name is one of the malloc family's. */
 void *ramfold_libc_entry(const char *name);
 
-/* The engine's, once it is loaded: whether this thread works for it, and whether a block is not the program's. */
+/* The engine's, once it is loaded: whether this thread works for it, whether a block is not the program's, and the block of a
+   stream that is being made, or null. */
 extern int (*ramfold_is_internal)(void), (*ramfold_owns)(const void *);
 extern void *(*ramfold_stream_block)(size_t);
 

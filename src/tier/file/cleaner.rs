@@ -36,18 +36,12 @@ impl FileTier {
     /// [`WriteError::Full`] if there is no spare or nothing worth cleaning.
     pub(super) fn clean(&self, log: &mut Log) -> Result<(), WriteError> {
         let sparsest = self.tables().sparsest(WORTH).ok_or(WriteError::Full)?;
-        let spare = log.spare.take().or_else(|| self.acquire()).ok_or(WriteError::Full)?;
-        self.open_extent(log, spare)?;
+        self.open_spare(log)?;
         let mut next = Some(sparsest);
         while let Some(extent) = next {
-            self.empty(log, extent)?;
-            if self.tables().extent(extent).is_none() {
-                // It went back to the source. Another process may be quicker, or a discard that emptied it not done yet: then the
-                // next extent to be had is the spare.
-                log.spare = self.acquire();
+            if self.give_back(log, extent)? {
                 return Ok(());
             }
-            self.tables().set_stuck(extent);
             let room = log.open.as_ref().map_or(0, |open| open.room().saturating_sub(PADDING));
             next = self.tables().sparsest(WORTH.min(u32::try_from(room).unwrap_or(0)));
         }
@@ -55,7 +49,7 @@ impl FileTier {
     }
 
     /// Moves what lives in the sparsest extent behind the end of the log, and gives the extent back to the source: for
-    /// whoever shares the file with this tier and finds no room. False if that frees nothing.
+    /// whoever shares the file with this tier and finds no room. False if nothing was given back.
     ///
     /// An extent that somebody else holds too stays: moved, its records would take up room twice.
     ///
@@ -69,16 +63,32 @@ impl FileTier {
         let Some(&(live, extent)) = sparse.iter().min() else { return Ok(false) };
         let room = log.open.as_ref().map_or(0, Open::room);
         if room < live as usize + PADDING {
-            let place = if sparse.len() > 1 { log.spare.take().or_else(|| self.acquire()) } else { None };
-            let Some(place) = place else { return Ok(false) };
-            self.seal_open(&mut log);
-            self.open_extent(&mut log, place)?;
+            if sparse.len() < 2 {
+                return Ok(false);
+            }
+            self.open_spare(&mut log)?;
         }
         self.keep_to_itself(&mut log)?;
-        self.empty(&mut log, extent)?;
+        self.give_back(&mut log, extent)
+    }
+
+    /// Goes on in the spare extent.
+    fn open_spare(&self, log: &mut Log) -> Result<(), WriteError> {
+        let spare = log.spare.take().or_else(|| self.acquire()).ok_or(WriteError::Full)?;
+        self.seal_open(log);
+        self.open_extent(log, spare)
+    }
+
+    /// Empties an extent, which goes back to the source then, and sees to it that there is a spare. False if it cannot be
+    /// emptied: it is left alone from then on.
+    fn give_back(&self, log: &mut Log, extent: u32) -> Result<bool, WriteError> {
+        self.empty(log, extent)?;
         if self.tables().extent(extent).is_some() {
             self.tables().set_stuck(extent);
-        } else if log.spare.is_none() {
+            return Ok(false);
+        }
+        if log.spare.is_none() {
+            // Another process may be quicker, or a discard that emptied it not done yet: then the next extent to be had is the spare.
             log.spare = self.acquire();
         }
         Ok(true)

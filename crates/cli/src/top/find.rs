@@ -2,6 +2,7 @@
 //! the segment open too, without a lock at their descriptors: those of theirs are at mappings.
 
 use crate::failure::Failure;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
@@ -19,9 +20,19 @@ pub struct Run {
 
 impl Run {
     fn of(pid: u32) -> Option<Self> {
+        Self::held(pid, |descriptor| is_locked(pid, descriptor))
+    }
+
+    /// What a process holds without a lock: a copy, or a segment whose run has ended.
+    fn left_with(pid: u32) -> Option<Self> {
+        Self::held(pid, |_| true)
+    }
+
+    /// Of the segments that a process holds, the first that counts.
+    fn held(pid: u32, counts: impl Fn(&OsStr) -> bool) -> Option<Self> {
         let held = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
-        let mut paths = held.flatten().map(|entry| entry.path());
-        let segment = paths.find(|path| leads_to_segment(path) && is_locked(path))?;
+        let mut segments = held.flatten().filter(|entry| leads_to_segment(&entry.path()));
+        let segment = segments.find(|entry| counts(&entry.file_name()))?.path();
         Some(Self { pid, segment: segment.to_str()?.to_owned() })
     }
 
@@ -51,17 +62,16 @@ fn leads_to_segment(path: &Path) -> bool {
     fs::read_link(path).is_ok_and(|target| target.as_os_str() == SEGMENT)
 }
 
-/// Whether a lock is held by this descriptor, /proc/PID/fd/N, as /proc/PID/fdinfo/N tells.
-fn is_locked(descriptor: &Path) -> bool {
-    let (number, process) = (descriptor.file_name(), descriptor.parent().and_then(Path::parent));
-    let told = process.zip(number).map(|(process, number)| process.join("fdinfo").join(number));
-    told.and_then(|told| fs::read_to_string(told).ok()).is_some_and(|told| told.contains("lock:"))
+/// Whether a lock is held by this descriptor of the process.
+fn is_locked(pid: u32, descriptor: &OsStr) -> bool {
+    let told = Path::new(&format!("/proc/{pid}/fdinfo")).join(descriptor);
+    fs::read_to_string(told).is_ok_and(|told| told.contains("lock:"))
 }
 
 /// The run that is asked for, or the only one there is.
 pub fn run(pid: Option<u32>) -> Result<Run, Failure> {
     match pid {
-        Some(pid) => Run::of(pid).or_else(|| Run::of(run_above(pid)?)).ok_or_else(|| {
+        Some(pid) => named(pid).ok_or_else(|| {
             let what = if Path::new(&format!("/proc/{pid}")).exists() {
                 "is in no run of ramfold that this user may see"
             } else {
@@ -71,6 +81,11 @@ pub fn run(pid: Option<u32>) -> Result<Run, Failure> {
         }),
         None => the_only_run(),
     }
+}
+
+/// The run that a process is, that it is in, or whose segment it has.
+fn named(pid: u32) -> Option<Run> {
+    Run::of(pid).or_else(|| Run::of(run_above(pid)?)).or_else(|| Run::left_with(pid))
 }
 
 /// The run whose settings the process has in its environment.
