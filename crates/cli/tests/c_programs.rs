@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -200,6 +201,50 @@ fn sparse_swap() {
             within_limit("sparse_swap", ramfold, limited);
         });
     }
+}
+
+/// A core holds what was away, as it holds it without ramfold, and is not larger for ramfold's tables.
+#[test]
+fn core() {
+    const SIGNALS: [(&str, i32); 3] =
+        [("abort", libc::SIGABRT), ("segv", libc::SIGSEGV), ("kill", libc::SIGQUIT)];
+    if !(need::userfaultfd() && need::programs(&["cc"]) && need::core_files()) {
+        return;
+    }
+    let scratch = common::scratch();
+    for (mode, (how, signal)) in MODES.into_iter().flat_map(|mode| SIGNALS.map(|signal| (mode, signal))) {
+        let program = program("core", scratch.path(), &["40", how]);
+        let plain = run(&program, None, &scratch.path().join("plain"));
+        let ramfold = Ramfold::new(32 * MIB, &["--evict-mode", mode]);
+        let limited =
+            run(&program.variable("EXPECT_EVICTED", "1"), Some(&ramfold), &scratch.path().join("limited"));
+        assert_eq!(plain.status.signal(), Some(signal), "{}", plain.stderr);
+        assert_eq!(limited.status.code(), Some(128 + signal), "{mode}, {how}: {}", limited.stderr);
+        let (expected, size) = [&plain, &limited].map(checked_core).into();
+        assert!(size < expected + (64 << 20), "{mode}, {how}: {size} bytes, {expected} without ramfold");
+        within_limit("core", &ramfold, &limited);
+        std::fs::remove_dir_all(&limited.directory).unwrap();
+        std::fs::remove_dir_all(&plain.directory).unwrap();
+    }
+}
+
+/// Bytes of the core that the test `core` left, which has what it must have.
+fn checked_core(ended: &Finished) -> usize {
+    const PAGE: u64 = 4096;
+    let output = ended.stdout();
+    let address = |text| u64::from_str_radix(text, 16).unwrap();
+    let [texts, secret, count] = output.split_whitespace().collect::<Vec<_>>()[..] else {
+        panic!("{output}")
+    };
+    let core = common::core::Core::in_directory(&ended.directory).expect("a core");
+    for page in 0..count.parse().unwrap() {
+        for part in [0, 63] {
+            let text = format!("in the core: {page}.{part}\0");
+            assert_eq!(core.memory(address(texts) + page * PAGE + part * 64, text.len()), text.as_bytes());
+        }
+    }
+    assert!(core.memory(address(secret), 16).iter().all(|byte| *byte == 0), "a secret is in the core");
+    core.len()
 }
 
 /// When nothing more can be held, malloc says so or the program dies; it never goes on with wrong contents.

@@ -23,6 +23,8 @@ enum Advice {
     Cold,
     /// Tells what forked children get: one of four.
     OnFork,
+    /// Whether it is in core dumps.
+    InDumps(bool),
     /// Accepted, without effect.
     Nothing,
 }
@@ -40,7 +42,7 @@ fn meaning(value: i32) -> Result<Advice, MapError> {
         libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => {
             Advice::Nothing
         }
-        libc::MADV_DONTDUMP | libc::MADV_DODUMP => Advice::Nothing,
+        libc::MADV_DONTDUMP | libc::MADV_DODUMP => Advice::InDumps(value == libc::MADV_DODUMP),
         _ => return Err(MapError::Invalid),
     })
 }
@@ -105,8 +107,20 @@ impl Pager {
             Advice::WillNeed if readable => wanted.extend(self.stored_runs(&part)),
             Advice::Cold => self.cool(&part),
             Advice::OnFork => space.set(part, Area { on_fork: area.on_fork.advised(value), ..area }),
+            Advice::InDumps(in_dumps) => self.set_in_dumps(space, part, Area { in_dumps, ..area })?,
             Advice::WillNeed | Advice::Nothing => {}
         }
+        Ok(())
+    }
+
+    /// Where memory is managed the range is left out as a whole ([`crate::dump`]).
+    fn set_in_dumps(&self, space: &mut Space, part: Range<usize>, area: Area) -> Result<(), MapError> {
+        match self.engine() {
+            Some(_) => {}
+            None if area.in_dumps => sys::include_in_dumps(part.start, part.len())?,
+            None => sys::exclude_from_dumps(part.start, part.len())?,
+        }
+        space.set(part, area);
         Ok(())
     }
 

@@ -117,7 +117,8 @@ impl Engine {
         }
     }
 
-    fn page_groups(&self, range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+    /// The pages of a range, cut at the borders of groups.
+    pub(crate) fn page_groups(&self, range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
         let first = (range.start - self.pages.range().start) / PAGE;
         Pages::by_group(first..first + range.len() / PAGE)
     }

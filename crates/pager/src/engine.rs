@@ -9,6 +9,7 @@
 //! lock of the queue ([`crate::queue`]) is taken alone or under a group lock and holds nothing.
 
 use crate::books::Books;
+use crate::dump::Dump;
 use crate::event::Event;
 use crate::fds::{Identity, Kept};
 use crate::fresh::{Density, Zeros};
@@ -45,6 +46,7 @@ pub(crate) struct Engine {
     pub(crate) usage: Usage,
     pub(crate) tier: Option<Arc<FileTier>>,
     pub(crate) trace: Option<Trace>,
+    pub(crate) dump: Dump,
     /// The run's files: swap and trace.
     files: Vec<(RawFd, Identity)>,
     pub(crate) gate: Arc<Gate>,
@@ -100,6 +102,7 @@ pub(crate) struct Parts {
     pub(crate) gate: Arc<Gate>,
     pub(crate) trace: Option<Trace>,
     pub(crate) usage: Usage,
+    pub(crate) dump: Dump,
     /// Descriptors of the run's files.
     pub(crate) files: Vec<(RawFd, Identity)>,
 }
@@ -130,6 +133,7 @@ impl Engine {
             store,
             tier: parts.tier,
             trace: parts.trace,
+            dump: parts.dump,
             files: parts.files,
             pool,
             max_pool: parts.store.max_pool_bytes,

@@ -258,8 +258,8 @@ impl Pager {
 
     /// Makes a part that was just reserved like the rest of the range.
     pub(crate) fn take_reserved(&self, range: &Range<usize>) -> Result<(), MapError> {
-        sys::exclude_from_dumps(range.start, range.len())?;
         if let Some(engine) = self.engine() {
+            sys::exclude_from_dumps(range.start, range.len())?;
             engine.uffd.register(range.start, range.len())?;
         }
         Ok(())

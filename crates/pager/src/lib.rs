@@ -12,6 +12,7 @@ mod advise;
 mod alone;
 mod books;
 mod changes;
+mod dump;
 mod engine;
 mod event;
 mod evict;

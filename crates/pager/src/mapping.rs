@@ -315,21 +315,19 @@ impl Pager {
     /// neighbour's evicted page, touched then, would read as zeros. No other mapping of the range is in core dumps,
     /// so while this one is, it merges with nothing.
     fn move_pages(&self, space: &Space, from: &Range<usize>, to: usize) -> Result<(), MapError> {
-        sys::include_in_dumps(from.start, from.len())?;
         if let Some(engine) = self.engine() {
+            sys::include_in_dumps(from.start, from.len())?;
             // What lies there is empty, and its end is nothing to be told.
             engine.uffd.unregister(to, from.len())?;
         }
         let moved = move_tables(self.engine(), from.start, to, from.len());
-        if moved.is_ok()
-            && let Some(engine) = self.engine()
-        {
+        let Some(engine) = self.engine() else { return moved };
+        if moved.is_ok() {
             activate::register(engine, space, to..to + from.len())?;
         }
         sys::exclude_from_dumps(to, from.len())?;
         sys::exclude_from_dumps(from.start, from.len())?;
         moved?;
-        let Some(engine) = self.engine() else { return Ok(()) };
         let (first, target) = (engine.pages.number(from.start), engine.pages.number(to));
         for part in Pages::by_group(first..first + from.len() / PAGE) {
             if engine.pages.lock(part.start).is_empty(part.start) {
@@ -376,6 +374,9 @@ impl Pager {
                 sys::protect(part.start, part.len(), 0)?;
             }
             self.drop_pages(&part, false)?;
+            if !area.in_dumps && self.engine().is_none() {
+                sys::include_in_dumps(part.start, part.len())?;
+            }
         }
         space.clear(range);
         Ok(())

@@ -3,6 +3,7 @@
 //! The range is reserved once and never unmapped. That is what makes eviction safe: nobody else can put a
 //! different mapping under an address between the look and the eviction.
 
+use crate::dump::Dump;
 use crate::engine::{Engine, Parts};
 use crate::fds::{Identity, Room};
 use crate::gate::Gate;
@@ -334,6 +335,7 @@ impl Pager {
         if let Some(trace) = &config.trace {
             files.push((trace.as_raw_fd(), Identity::of(trace)?));
         }
+        let dump = Dump::new(config.swap.as_ref());
         let parts = Parts {
             store: config.store,
             mode: config.mode,
@@ -343,6 +345,7 @@ impl Pager {
             space: Arc::clone(&self.space),
             gate: Arc::clone(&self.gate),
             trace: config.trace.map(|file| Trace::new(file, &account)),
+            dump,
             usage: Usage::new(account, config.whole_process, self.host)?,
             files,
         };
@@ -353,6 +356,7 @@ impl Pager {
         workers::start(&engine)?;
         let _inside = self.gate.enter();
         let space = self.space();
+        sys::exclude_from_dumps(range.start, range.len())?;
         activate::register(&engine, &space, range.clone())?;
         activate::find_resident(&engine, &space, &range)?;
         engine.refresh_usage();
@@ -415,7 +419,6 @@ impl Reservation {
                     let start = addr.next_multiple_of(ALIGN);
                     sys::unmap_own(addr, start - addr);
                     sys::unmap_own(start + len, addr + ALIGN - start);
-                    sys::exclude_from_dumps(start, len)?;
                     return Ok(Self(start..start + len));
                 }
                 Err(_) if len / 2 >= MIN_RANGE => len = (len / 2).next_multiple_of(ALIGN),

@@ -48,6 +48,8 @@ pub(crate) struct Area {
     pub(crate) untouched: bool,
     pub(crate) opened_by: Opener,
     pub(crate) on_fork: OnFork,
+    /// Not MADV_DONTDUMP.
+    pub(crate) in_dumps: bool,
 }
 
 impl Area {
@@ -55,7 +57,8 @@ impl Area {
     pub(crate) fn new(prot: Prot) -> Self {
         let on_fork = OnFork::default();
         let opened_by = Opener::Program;
-        Self { prot, kind: Kind::Anonymous, locked: false, untouched: prot.0 == 0, opened_by, on_fork }
+        let untouched = prot.0 == 0;
+        Self { prot, kind: Kind::Anonymous, locked: false, untouched, opened_by, on_fork, in_dumps: true }
     }
 
     /// What is not the pager's.

@@ -28,9 +28,10 @@ pub(crate) fn reserve(len: usize) -> Result<usize, Errno> {
     map_anonymous(None, len, ProtFlags::empty())
 }
 
-/// Zeroed memory of our own, taken from the system as it is touched.
+/// Zeroed memory of our own, taken from the system as it is touched. It is in no core dump.
 pub(crate) fn map_own(len: usize) -> Result<NonNull<u8>, Errno> {
     let addr = map_anonymous(None, len, ProtFlags::READ | ProtFlags::WRITE)?;
+    exclude_from_dumps(addr, len)?;
     NonNull::new(std::ptr::with_exposed_provenance_mut(addr)).ok_or(Errno::NOMEM)
 }
 
@@ -53,6 +54,21 @@ pub(crate) fn reserve_free(addr: usize, len: usize) -> Result<(), Errno> {
 pub(crate) fn open_hole(addr: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: the caller's: a part of the reserved range in which nothing is.
     unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(addr), len) }
+}
+
+/// Maps a part of a file over `addr`, in common with whoever maps it too.
+pub(crate) fn map_over(
+    addr: usize,
+    len: usize,
+    prot: i32,
+    file: BorrowedFd<'_>,
+    offset: u64,
+) -> Result<(), Errno> {
+    let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+    let prot = ProtFlags::from_bits_retain(prot.cast_unsigned());
+    // SAFETY: the caller's: the file has the contents that belong there.
+    unsafe { rustix::mm::mmap(std::ptr::with_exposed_provenance_mut(addr), len, prot, flags, file, offset) }
+        .map(drop)
 }
 
 /// madvise of what is not the pager's, as the program called it.

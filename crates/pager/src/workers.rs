@@ -196,6 +196,7 @@ fn keep(engine: &Engine) {
                 next_reap = Instant::now() + ORPHANED;
             }
         }
+        engine.dump_if_asked();
         if engine.over_low() > 0 {
             engine.evictor().call();
         }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use ramfold_pager::Pager;
 
 use crate::tls::{self, Internal};
-use crate::{environ, fork, gate, heap, host, libc_data, loader, stack, streams, threads};
+use crate::{cores, environ, fork, gate, heap, host, libc_data, loader, stack, streams, threads};
 
 static PAGER: Slot = Slot(UnsafeCell::new(MaybeUninit::uninit()));
 static START: AtomicUsize = AtomicUsize::new(0);
@@ -61,7 +61,7 @@ unsafe extern "C" {
 }
 
 /// Whether this process shares the memory of another, which is to begin management.
-fn is_guest() -> bool {
+pub fn is_guest() -> bool {
     // SAFETY: asks who owns the memory.
     unsafe { ramfold_is_guest() != 0 }
 }
@@ -97,6 +97,7 @@ fn begin() {
         if let Err(error) = pager().begin() {
             host::refuse(&error.to_string());
         }
+        cores::begin();
     });
 }
 
@@ -128,6 +129,7 @@ fn make_pager() {
 /// signal handler may jump out of, or which waits for a page.
 fn find_all() {
     let _internal = Internal::enter();
+    cores::find();
     fork::find();
     heap::find();
     libc_data::find();

@@ -14,6 +14,7 @@
 //! | pthread_create, thrd_create | tables of threads stay out of managed memory; threads are counted | threads.rs |
 //! | fopen and its family | so do streams | streams.rs |
 //! | close, dup2, close_range, ... | the pager's descriptors stay open | descriptors.rs |
+//! | sigaction, signal, sysv_signal, sigset | what is away is in a core dump all the same | cores.rs |
 //! | unshare, setns | the kernel refuses some of it to a process with threads | namespaces.rs |
 //!
 //! The first library itself replaces two more:
@@ -31,6 +32,7 @@
 
 mod address_space;
 mod brk;
+mod cores;
 mod descriptors;
 mod environ;
 mod fork;

@@ -114,6 +114,10 @@ FILE *first_fopencookie(void *cookie, const char *mode, cookie_io_functions_t fu
         return ((any)ramfold_find(&found, #name))(a, b, c, d, e, f);                   \
     }
 
+LIBC(sigaction)
+LIBC(signal)
+LIBC(__sysv_signal)
+LIBC(sigset)
 LIBC(fopen)
 LIBC(fopen64)
 LIBC(fdopen)

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test binary uses its part
 
 pub mod cgroup;
+pub mod core;
 pub mod heavy;
 pub mod memory;
 pub mod need;

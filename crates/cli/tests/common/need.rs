@@ -34,6 +34,13 @@ pub fn root() -> bool {
     unsafe { libc::geteuid() == 0 || skip("only root may do what this test does") }
 }
 
+/// Whether the kernel writes cores as files into the directory of who dies.
+pub fn core_files() -> bool {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    let is_plain = pattern.starts_with("core") && !pattern.contains('/');
+    is_plain || skip(&format!("kernel.core_pattern is not \"core\" but {:?}", pattern.trim()))
+}
+
 /// Says why, or fails under CI=true; always false.
 pub fn skip(reason: &str) -> bool {
     assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{reason}, and CI=true forbids skipping");
