@@ -34,6 +34,7 @@ properties!(
     foreign,
     fork_advice,
     early_death,
+    executable,
     fork_chain,
     fork_content,
     guests,

@@ -22,7 +22,7 @@ use crate::pages::{Group, Pages, State};
 use crate::space::{Area, Kind, Space};
 use crate::staging::Bell;
 use crate::sys::{self, PAGE};
-use crate::uffd::{Change, Message};
+use crate::uffd::{Change, Message, Progress};
 use ramfold::PAGE_SIZE;
 use rustix::io::Errno;
 use std::ops::Range;
@@ -71,6 +71,21 @@ impl Engine {
                 return got;
             }
             self.read_on();
+        }
+    }
+
+    /// Puts pages into a range, by `put`, over changes of other ranges: the kernel refuses (EAGAIN) while any change has not been
+    /// read. For the reader; the pages' group is locked.
+    pub(crate) fn put(&self, range: &Range<usize>, put: impl Fn() -> Progress) -> Progress {
+        loop {
+            let progress = put();
+            if progress.bytes > 0 || progress.stopped != Some(Errno::AGAIN) {
+                return progress;
+            }
+            self.read_on();
+            if self.inbox.concerns(range) {
+                return progress;
+            }
         }
     }
 

@@ -17,6 +17,7 @@
 //! Pages that are in common since a fork are first made the process's own. Until the last of those that have them evicts them
 //! as well nothing is freed, and each has its own compressed copy: so over the limit they go last ([`crate::guard`]).
 
+use crate::Prot;
 use crate::engine::Engine;
 use crate::pages::{BLOCK_BYTES, BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::segment::Counter;
@@ -173,8 +174,11 @@ impl Evictor {
             }
         }
         drop(group);
+        if refused.unlike {
+            pages |= detach_unlike(engine, (first, cold), count, staging);
+        }
         // The kernel would tell the reader, and wait for it.
-        if refused.readonly && !(self.alone && engine.uffd.tells_changes()) {
+        if refused.unlike && !(self.alone && engine.uffd.tells_changes()) {
             pages |= detach_readonly(engine, first, count, staging);
         }
         let (detached, used) = (Detached { blocks, place, pages, stored: 0 }, count / BLOCK_PAGES);
@@ -293,7 +297,7 @@ fn take_back(engine: &Engine, group: &Group<'_>, page: usize, staged: usize) {
             Some(Errno::SRCH) => {}
             Some(Errno::AGAIN) => {
                 engine.read_on();
-                if !engine.inbox.takes_away(addr) {
+                if !engine.inbox.concerns(&(addr..addr + PAGE)) {
                     continue;
                 }
                 group.set(page, State::None);
@@ -337,7 +341,8 @@ fn with_neighbours(cold: Mask, lukewarm: Mask) -> Mask {
 /// What kept pages from being moved.
 #[derive(Debug, Default)]
 struct Refused {
-    readonly: bool,
+    /// The program may do other things with them than with the window: not write them, or execute them too.
+    unlike: bool,
 }
 
 /// Takes the cold pages of a run out of the program, into the window at `staging`; the others of the run are not
@@ -377,10 +382,36 @@ fn detach(
             // The program changes its memory past the pager; later.
             Some(Errno::AGAIN) => break,
             Some(errno) => {
-                refused.readonly |= errno == Errno::INVAL;
+                refused.unlike |= errno == Errno::INVAL;
                 group.set_heat(first + at, STUCK);
                 at += 1;
                 unshared = false;
+            }
+        }
+    }
+    detached
+}
+
+/// The cold pages of a stretch that the program may write, and more than read beside: the window is made like them while they
+/// are moved. Returns the pages that lie in the window now.
+fn detach_unlike(engine: &Engine, (first, cold): (usize, Mask), count: usize, staging: usize) -> Mask {
+    let space = engine.lock_space();
+    let group = engine.lock_group(first);
+    let there = cold & really_there(engine, &group, first, count);
+    let mut detached = 0;
+    for run in runs(there) {
+        let start = engine.pages.addr(first + run.start);
+        for (part, area) in space.areas_in(&(start..start + run.len() * PAGE)) {
+            if area.kind != Kind::Anonymous || !area.prot.writable() || area.prot == Prot::READ_WRITE {
+                continue;
+            }
+            let from = run.start + (part.start - start) / PAGE;
+            let pages = from..from + part.len() / PAGE;
+            let window = staging + from * PAGE;
+            // Its own memory; refused, nothing is moved.
+            if sys::protect(window, part.len(), area.prot.0).is_ok() {
+                detached |= detach(engine, &group, (first, there), pages, staging, &mut Refused::default());
+                let _ = sys::protect(window, part.len(), Prot::READ_WRITE.0);
             }
         }
     }

@@ -345,7 +345,8 @@ fn to_border(page: usize, pages: usize) -> usize {
 fn place(engine: &Engine, addr: usize, pages: &[Page]) -> Progress {
     let mut count = pages.len();
     loop {
-        let progress = engine.uffd.copy(addr, pages.as_ptr().addr(), count * PAGE);
+        let len = count * PAGE;
+        let progress = engine.put(&(addr..addr + len), || engine.uffd.copy(addr, pages.as_ptr().addr(), len));
         if progress.bytes > 0 || count == 1 || progress.stopped == Some(Errno::AGAIN) {
             return progress;
         }

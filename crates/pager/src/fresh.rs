@@ -118,7 +118,9 @@ pub(crate) fn fill(
 /// another way. The kernel looks.
 fn give(engine: &Engine, pages: &Range<usize>, write: bool) -> Progress {
     let (addr, bytes) = (engine.pages.addr(pages.start), pages.len() * PAGE);
-    if write { engine.uffd.copy(addr, engine.zeros.0, bytes) } else { engine.uffd.zeropage(addr, bytes) }
+    let uffd = &engine.uffd;
+    let give = || if write { uffd.copy(addr, engine.zeros.0, bytes) } else { uffd.zeropage(addr, bytes) };
+    engine.put(&(addr..addr + bytes), give)
 }
 
 /// What to try when `wanted` was not given up to `page`: its own block, then what follows in it, less and less.

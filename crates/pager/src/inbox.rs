@@ -76,13 +76,17 @@ impl Inbox {
         !self.is_empty() && lock(&self.early).iter().any(is_change)
     }
 
-    /// Whether one of them takes the contents of the page at this address away.
-    pub(crate) fn takes_away(&self, addr: usize) -> bool {
-        let takes = |message: &Message| match message.told() {
-            Some(Told::Change(Change::Removed(range) | Change::Unmapped(range))) => range.contains(&addr),
+    /// Whether one of them takes the contents of pages in this range away, or changes it in another way.
+    pub(crate) fn concerns(&self, range: &Range<usize>) -> bool {
+        let meets = |other: &Range<usize>| range.start < other.end && other.start < range.end;
+        let concerns = |message: &Message| match message.told() {
+            Some(Told::Change(Change::Removed(other) | Change::Unmapped(other))) => meets(&other),
+            Some(Told::Change(Change::Moved { from, to, len })) => {
+                meets(&(from..from + len)) || meets(&(to..to + len))
+            }
             _ => false,
         };
-        !self.is_empty() && lock(&self.early).iter().any(takes)
+        !self.is_empty() && lock(&self.early).iter().any(concerns)
     }
 
     fn is_empty(&self) -> bool {
@@ -190,6 +194,7 @@ mod tests {
         let message = Message::of;
         let removal = |page: u64| message(0x15, [page, page + 1, 0]);
         inbox.keep(&[message(0x12, [0, 1, 0]), removal(5), message(0x12, [0, 2, 0]), removal(6)]);
+        assert!(inbox.concerns(&(0..6)) && inbox.concerns(&(6..9)) && !inbox.concerns(&(0..5)));
         assert_eq!(inbox.take_change(), Some(Change::Removed(5..6)));
         assert_eq!(inbox.take_change(), Some(Change::Removed(6..7)));
         assert_eq!(inbox.take_change(), None);

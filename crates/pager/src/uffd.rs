@@ -241,6 +241,21 @@ impl Uffd {
 
     /// As [`Uffd::read`], but does not wait: EAGAIN if there is nothing. For the reader.
     pub(crate) fn try_read(&self, messages: &mut [Message]) -> Result<usize, Errno> {
+        match self.read_now(messages) {
+            Err(Errno::OPNOTSUPP) => self.read_by_flag(messages),
+            read => read,
+        }
+    }
+
+    /// EOPNOTSUPP before Linux 6.10.
+    fn read_now(&self, messages: &mut [Message]) -> Result<usize, Errno> {
+        let place = libc::iovec { iov_base: messages.as_mut_ptr().cast(), iov_len: size_of_val(messages) };
+        // SAFETY: the pointer and the length are those of a slice of plain integers, valid for any bytes.
+        let got = unsafe { libc::preadv2(self.fd.raw_fd(), &raw const place, 1, -1, libc::RWF_NOWAIT) };
+        count_read(got)
+    }
+
+    fn read_by_flag(&self, messages: &mut [Message]) -> Result<usize, Errno> {
         use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
         let flags = fcntl_getfl(&self.fd)?;
         fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK)?;
@@ -254,10 +269,7 @@ impl Uffd {
         // SAFETY: the pointer and the length are those of a slice of plain integers, valid for any bytes.
         let got =
             unsafe { libc::read(self.fd.raw_fd(), messages.as_mut_ptr().cast(), size_of_val(messages)) };
-        match usize::try_from(got) {
-            Ok(bytes) => Ok(bytes / size_of::<Message>()),
-            Err(_) => Err(last_errno()),
-        }
+        count_read(got)
     }
 
     /// Fills missing pages with a copy of `src` and wakes who waits for them.
@@ -478,6 +490,11 @@ fn ioctl<T>(fd: RawFd, request: u64, arg: &mut T) -> Result<(), Errno> {
 fn last_errno() -> Errno {
     // SAFETY: errno of this thread; set by the call before.
     Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+}
+
+/// How many messages were read, of what a system call for reading returned.
+fn count_read(got: isize) -> Result<usize, Errno> {
+    usize::try_from(got).map(|bytes| bytes / size_of::<Message>()).map_err(|_| last_errno())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 /* Copies of the process that are made without fork(): clone() without CLONE_VM, and the same by syscall(), which also leads to
  * what this library has in the place of other system calls.
  *
- * The child has a pager of its own only if fork.rs knows of the copy; else what is away would read as zeros there. What
+ * A child has a pager of its own only if fork.rs knows of the copy; else what is away would read as zeros there. What
  * shares the parent's memory for good is the affair of guests.rs; for a time (vfork) it is passed on as it is. An exec is the
  * first library's (start/exec.c). Not seen, as by any library: a system call made by the program's own instructions. In C, since these functions vary in their arguments. */
 
@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -149,6 +150,22 @@ static long call_clone3(const long a[6]) {
     return copy_process(SYS_clone3, copied, touched, 3);
 }
 
+/* The functions of these names, which this library replaces. */
+static long of_memory(long number, const long a[6]) {
+    void *at = (void *)a[0];
+    size_t size = (size_t)a[1];
+    switch (number) {
+    case SYS_mmap: return (long)mmap(at, size, (int)a[2], (int)a[3], (int)a[4], a[5]);
+    case SYS_munmap: return munmap(at, size);
+    case SYS_mprotect: return mprotect(at, size, (int)a[2]);
+    case SYS_mremap: return (long)mremap(at, size, (size_t)a[2], (int)a[3], (void *)a[4]);
+    case SYS_madvise: return madvise(at, size, (int)a[2]);
+    case SYS_mlock: return mlock(at, size);
+    case SYS_munlock: return munlock(at, size);
+    default: return call(number, a);
+    }
+}
+
 long ramfold_syscall(long number, ...) {
     va_list list;
     va_start(list, number);
@@ -172,6 +189,7 @@ long ramfold_syscall(long number, ...) {
     case SYS_close_range: return ramfold_close_range((unsigned)a[0], (unsigned)a[1], (int)a[2]);
     case SYS_unshare: return unshare((int)a[0]);
     case SYS_setns: return setns((int)a[0], (int)a[1]);
-    default: return call(number, a);
+    default: break;
     }
+    return of_memory(number, a);
 }

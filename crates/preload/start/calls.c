@@ -88,6 +88,7 @@ long first_syscall(long number, long a, long b, long c, long d, long e, long f) 
     if (number == SYS_execve) return execve((const char *)a, (char *const *)b, (char *const *)c);
     if (number == SYS_execveat)
         return execveat((int)a, (const char *)b, (char *const *)c, (char *const *)d, (int)e);
+    if (number == SYS_mmap) return ((any)ramfold_slot_mmap)(a, b, c, d, e, f);
     return ramfold_call(number, a, b, c, d, e, f);
 }
 
