@@ -133,7 +133,7 @@ impl Build {
             zswap_pool: memory.pool,
         };
         if let Some(status) = status.filter(|status| !status.success()) {
-            if !matches!(task.side, Side::Zswap | Side::Disk) || !cgroup.ran_out()? {
+            if !task.side.swaps() || !cgroup.ran_out()? {
                 let (said, kept) = (directory.said(), directory.keep().display());
                 bail!("{status} after {:.1} s (kept in {kept}): {said}", cost.seconds);
             }

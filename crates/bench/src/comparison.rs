@@ -67,7 +67,9 @@ impl Row {
             "ramfold_limit_bytes": self.ramfold_limit,
             "sides": sides,
             "ramfold_over_zswap": self.ramfold_over(Side::Zswap),
+            "ramfold_over_zswap_ahead": self.ramfold_over(Side::ZswapAhead),
             "ramfold_over_disk": self.ramfold_over(Side::Disk),
+            "ramfold_over_disk_ahead": self.ramfold_over(Side::DiskAhead),
         })
     }
 

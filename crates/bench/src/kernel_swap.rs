@@ -117,6 +117,41 @@ impl Drop for Zswap {
     }
 }
 
+/// vm.page-cluster, put back on drop: how much the kernel reads ahead when a page comes back from swap.
+#[derive(Debug)]
+pub struct PageCluster {
+    before: String,
+}
+
+impl PageCluster {
+    const PATH: &str = "/proc/sys/vm/page-cluster";
+
+    /// Remembers what is set.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn remember() -> Result<Self> {
+        let before = fs::read_to_string(Self::PATH).context("cannot read vm.page-cluster")?;
+        Ok(Self { before: before.trim().to_owned() })
+    }
+
+    /// Pages that are read together, as a logarithm.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set(&self, log_pages: u32) -> Result<()> {
+        fs::write(Self::PATH, log_pages.to_string()).context("cannot set vm.page-cluster")
+    }
+}
+
+impl Drop for PageCluster {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(Self::PATH, &self.before) {
+            eprintln!("ramfold-bench: vm.page-cluster is not {} again: {error}", self.before);
+        }
+    }
+}
+
 /// Bytes of memory that zswap's pool takes now, all programs together.
 ///
 /// # Errors

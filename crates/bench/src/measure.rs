@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::cgroup::Cgroup;
-use crate::kernel_swap::{Zswap, drop_caches, zswap_pool};
+use crate::kernel_swap::{PageCluster, Zswap, drop_caches, zswap_pool};
 use crate::process::Running;
 
 /// Set by Ctrl-C; every wait then ends with an error, and what was set up is taken down.
@@ -26,17 +26,22 @@ const SAMPLE: Duration = Duration::from_millis(50);
 pub enum Side {
     /// No limit.
     Unlimited,
-    /// The cgroup's limit, swap compressed by zswap.
+    /// The cgroup's limit, swap compressed by zswap, without read-ahead, as those who use zswap set it.
     Zswap,
-    /// The cgroup's limit, swap on disk.
+    /// The same with the kernel's own read-ahead of eight pages.
+    ZswapAhead,
+    /// The cgroup's limit, swap on disk, without read-ahead.
     Disk,
+    /// The same with read-ahead.
+    DiskAhead,
     /// `ramfold run -m`.
     Ramfold,
 }
 
 impl Side {
     /// In the order of a round: ramfold comes after zswap, whose pool is added to its limit.
-    pub const ALL: [Self; 4] = [Self::Unlimited, Self::Zswap, Self::Disk, Self::Ramfold];
+    pub const ALL: [Self; 6] =
+        [Self::Unlimited, Self::Zswap, Self::ZswapAhead, Self::Disk, Self::DiskAhead, Self::Ramfold];
 
     /// As in the table.
     #[must_use]
@@ -44,9 +49,27 @@ impl Side {
         match self {
             Self::Unlimited => "unlimited",
             Self::Zswap => "zswap",
+            Self::ZswapAhead => "zswap-ahead",
             Self::Disk => "disk",
+            Self::DiskAhead => "disk-ahead",
             Self::Ramfold => "ramfold",
         }
+    }
+
+    /// Whether the kernel swaps.
+    pub(crate) fn swaps(self) -> bool {
+        !matches!(self, Self::Unlimited | Self::Ramfold)
+    }
+
+    fn compresses(self) -> bool {
+        matches!(self, Self::Zswap | Self::ZswapAhead)
+    }
+
+    /// vm.page-cluster: the logarithm of how many pages the kernel reads together.
+    fn page_cluster(self) -> u32 {
+        /// The kernel's own setting.
+        const AHEAD: u32 = 3;
+        if matches!(self, Self::ZswapAhead | Self::DiskAhead) { AHEAD } else { 0 }
     }
 }
 
@@ -76,7 +99,7 @@ impl Limits {
 
     /// What zswap's pool took at most on this side.
     pub fn note(&mut self, side: Side, zswap_pool: u64) {
-        if side == Side::Zswap && self.adds_pool {
+        if side.compresses() && self.adds_pool {
             self.ramfold = self.ramfold.max(self.kernel + zswap_pool);
         }
     }
@@ -113,6 +136,8 @@ pub struct Bench {
     pub ramfold_options: Vec<String>,
     /// Prepared, off between runs.
     pub zswap: Option<Zswap>,
+    /// Put back at the end.
+    pub page_cluster: Option<PageCluster>,
 }
 
 impl Bench {
@@ -132,11 +157,14 @@ impl Bench {
     /// The group for one run on `side`, with the kernel set up for it.
     pub(crate) fn prepare(&self, side: Side, limit: u64) -> Result<Cgroup> {
         let cgroup = Cgroup::new(&format!("ramfold-bench-{}", std::process::id()))?;
-        if matches!(side, Side::Zswap | Side::Disk) {
+        if side.swaps() {
             cgroup.limit(limit)?;
         }
         if let Some(zswap) = &self.zswap {
-            zswap.enable(side == Side::Zswap)?;
+            zswap.enable(side.compresses())?;
+        }
+        if let Some(page_cluster) = &self.page_cluster {
+            page_cluster.set(side.page_cluster())?;
         }
         Ok(cgroup)
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use anyhow::{Result, ensure};
 use clap::Args;
 
-use crate::kernel_swap::{SwapFile, Zswap};
+use crate::kernel_swap::{PageCluster, SwapFile, Zswap};
 use crate::measure::{Bench, INTERRUPTED, Side};
 
 /// Options of every comparison.
@@ -18,7 +18,8 @@ pub struct Common {
     /// One more option for `ramfold run` (may be repeated)
     #[arg(long = "ramfold-option", value_name = "OPTION", allow_hyphen_values = true)]
     pub ramfold_options: Vec<String>,
-    /// Only these sides: unlimited, zswap, disk, ramfold (may be repeated)
+    /// Only these sides: unlimited, zswap, zswap-ahead, disk, disk-ahead, ramfold (may be repeated). The kernel's read no pages
+    /// ahead (vm.page-cluster=0); those named -ahead read eight together, the kernel's own setting
     #[arg(long, value_name = "SIDE")]
     side: Vec<String>,
     /// Small and short, to see that everything works
@@ -80,7 +81,8 @@ impl Common {
         let compressor = zswap.compressor()?;
         // It may be started in another directory.
         let ramfold = self.ramfold().map(std::path::absolute).transpose()?;
-        let bench = Bench { ramfold, ramfold_options, zswap: Some(zswap) };
+        let page_cluster = Some(PageCluster::remember()?);
+        let bench = Bench { ramfold, ramfold_options, zswap: Some(zswap), page_cluster };
         Ok(SetUp { bench, compressor, swap })
     }
 }
