@@ -100,85 +100,69 @@ pub(crate) struct Counters {
     pub(crate) tier_fail: Counter,
 }
 
-macro_rules! stats {
-    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// What a store holds and has done. All counts are pages, or operations on one page, unless they say bytes.
-        #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-        pub struct Stats {
-            $($(#[doc = $doc])+ pub $name: u64,)+
-        }
-
-        impl Stats {
-            /// All counters with their names.
-            #[must_use]
-            pub fn fields(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name),)+]
-            }
-        }
-    };
-}
-
-stats! {
+/// What a store holds and has done. All counts are pages, or operations on one page, unless they say bytes.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Stats {
     /// Held in memory now: in a zpool, alone or shared, or same-filled.
-    stored_pages,
+    pub stored_pages: u64,
     /// Held in the tier now.
-    tier_pages,
+    pub tier_pages: u64,
     /// Bytes that the zpools hold now.
-    pool_total_size,
+    pub pool_total_size: u64,
     /// Bytes of `stored_pages` before compression.
-    orig_data_size,
+    pub orig_data_size: u64,
     /// Bytes of `stored_pages` after compression; what is shared counts once, same-filled pages nothing.
-    compr_data_size,
+    pub compr_data_size: u64,
     /// Bytes of the store's own tables, those of the zpools and the tier included.
-    meta_bytes,
+    pub meta_bytes: u64,
     /// Same-filled pages held now.
-    same_filled_pages,
+    pub same_filled_pages: u64,
     /// Pages held now that need no pool memory because another has the same contents.
-    duplicate_pages,
+    pub duplicate_pages: u64,
     /// Pages held now in pool memory as they are, because they compress too poorly.
-    stored_incompressible_pages,
+    pub stored_incompressible_pages: u64,
     /// Loads served.
-    loads,
+    pub loads: u64,
     /// Stores taken.
-    stores,
+    pub stores: u64,
     /// Entries invalidated.
-    invalidates,
+    pub invalidates: u64,
     /// Loads of keys that the store does not hold.
-    misses,
+    pub misses: u64,
     /// Pages written back to the tier.
-    written_back_pages,
+    pub written_back_pages: u64,
     /// Bytes written back to the tier.
-    writeback_bytes,
+    pub writeback_bytes: u64,
     /// Loads served from the tier.
-    tier_loads,
+    pub tier_loads: u64,
     /// Loads of pages that had been compressed anew.
-    dense_loads,
+    pub dense_loads: u64,
     /// Batches that the tier did not take; their pages stayed in the pool.
-    writeback_fail,
+    pub writeback_fail: u64,
     /// Ephemeral pages dropped to make room.
-    dropped_pages,
+    pub dropped_pages: u64,
     /// Pages that stayed in the pool for long and were compressed anew.
-    recompressed_pages,
+    pub recompressed_pages: u64,
     /// Pages that compaction gave back to the system.
-    pages_compacted,
+    pub pages_compacted: u64,
     /// Stores that found the pool at its limit, or above the accept threshold after it was full.
-    pool_limit_hit,
+    pub pool_limit_hit: u64,
     /// Stores refused: the pool is full and nothing could be taken out.
-    reject_reclaim_fail,
+    pub reject_reclaim_fail: u64,
     /// Stores refused: the system gave the zpool no memory.
-    reject_alloc_fail,
+    pub reject_alloc_fail: u64,
     /// Stores refused: no memory for the entry.
-    reject_meta_fail,
+    pub reject_meta_fail: u64,
     /// Stores refused: the codec failed.
-    reject_compress_fail,
+    pub reject_compress_fail: u64,
     /// Stores refused: the page compresses too poorly.
-    reject_compress_poor,
+    pub reject_compress_poor: u64,
     /// Loads that failed: the stored bytes did not decompress.
-    decompress_fail,
+    pub decompress_fail: u64,
     /// Loads that failed: the stored bytes are not what was stored.
-    checksum_fail,
+    pub checksum_fail: u64,
     /// Loads that failed: the tier gave an error.
-    tier_fail,
+    pub tier_fail: u64,
 }
 
 impl Stats {

@@ -274,6 +274,11 @@ fn the_statistics_have_every_name_of_the_contract() {
         "reject_compress_poor",
         "decompress_fail",
         "checksum_fail",
+        "tier_fail",
+        "writeback_fail",
+        "dropped_pages",
+        "pages_compacted",
+        "meta_bytes",
     ] {
         assert!(stats[name].is_u64(), "{name} is {}", stats[name]);
     }

@@ -51,6 +51,12 @@ named! {
         WrittenBackPages = "written_back_pages",
         /// Bytes written to the swap file.
         WritebackBytes = "writeback_bytes",
+        /// Batches that the swap file did not take; their pages stayed in the pool.
+        WritebackFail = "writeback_fail",
+        /// Ephemeral pages dropped to make room.
+        DroppedPages = "dropped_pages",
+        /// Pages that compaction gave back to the system.
+        PagesCompacted = "pages_compacted",
         /// Pages that stayed in the pool for long and were compressed anew.
         RecompressedPages = "recompressed_pages",
         /// Loads of pages that had been compressed anew.
@@ -73,6 +79,8 @@ named! {
         DecompressFail = "decompress_fail",
         /// Loads that failed because the page is not the one that was stored.
         ChecksumFail = "checksum_fail",
+        /// Loads that failed because the swap file could not be read.
+        TierFail = "tier_fail",
     }
 }
 
@@ -95,6 +103,8 @@ named! {
         OrigDataSize = "orig_data_size",
         /// Their bytes after compression.
         ComprDataSize = "compr_data_size",
+        /// Bytes of the store's own tables; part of what ramfold uses itself.
+        MetaBytes = "meta_bytes",
         /// Pages stored as one repeated word.
         SameFilledPages = "same_filled_pages",
         /// Pages that share another's pool memory.
