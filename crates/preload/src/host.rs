@@ -4,6 +4,7 @@ use std::ffi::{CString, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ramfold_pager::Host;
 
@@ -101,6 +102,14 @@ pub fn refuse(why: &str) -> ! {
     loop {
         // SAFETY: ends the process, without the program's own handlers.
         unsafe { sys::call(libc::SYS_exit_group, [125, 0, 0, 0, 0]) };
+    }
+}
+
+/// Tells the user something that does not end the program, the first time.
+pub fn tell_once(what: &str) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        complain(what);
     }
 }
 

@@ -15,6 +15,7 @@ use ramfold_pager::{MapError, Move, Pager, Prot};
 use crate::address_space;
 use crate::gate;
 use crate::heap;
+use crate::host;
 use crate::init;
 use crate::sys::{self, FAILED, PAGE};
 use crate::tls;
@@ -210,8 +211,9 @@ impl Request {
         if init::range().contains(&addr) {
             return with_pager(move |pager| map_fixed(pager, there, len)).ok();
         }
+        let coloured = self.is_coloured();
         let wanted = addr != 0 && len <= LITTLE && self.prot != libc::PROT_NONE;
-        if !wanted || GIVEN.load(Ordering::Relaxed) + len > MOST {
+        if !coloured && (!wanted || GIVEN.load(Ordering::Relaxed) + len > MOST) {
             return None;
         }
         let mapped = there.raw().ok()?;
@@ -221,8 +223,21 @@ impl Request {
             unsafe { sys::call_int(libc::SYS_munmap, [mapped, len, 0, 0, 0]) };
             return None;
         }
-        GIVEN.fetch_add(len, Ordering::Relaxed);
+        if coloured {
+            host::tell_once(
+                "the heap of Java's ZGC is shared memory, which is not held under the limit (-XX:+UseG1GC is)",
+            );
+        } else {
+            GIVEN.fetch_add(len, Ordering::Relaxed);
+        }
         Some(addr)
+    }
+
+    /// A reservation where bits of addresses have a meaning, for shared memory that is mapped several times over: Java's ZGC
+    /// asks for powers of two, 4 TiB and up, and can have its heap nowhere else.
+    fn is_coloured(self) -> bool {
+        const LOWEST: usize = 4 << 40;
+        self.prot == libc::PROT_NONE && self.addr >= LOWEST && self.addr.is_power_of_two()
     }
 
     /// The limit of address space. What malloc reserves counts when it is used; what lies over memory that is there may

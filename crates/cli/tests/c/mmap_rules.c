@@ -196,6 +196,23 @@ static void hints(void) {
     must(munmap(code, 16 * PAGE) == 0);
 }
 
+/* A heap whose addresses have bits that mean something (Java's ZGC): reserved at powers of two, the same memory at each. */
+static void coloured(void) {
+    int memory = memfd_create("heap", MFD_CLOEXEC);
+    must(memory >= 0 && ftruncate(memory, 16 * PAGE) == 0);
+    unsigned char *heaps[3];
+    for (int i = 0; i < 3; i++) {
+        void *wanted = (void *)(1ul << (42 + i));
+        heaps[i] = mmap(wanted, 64 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        must(heaps[i] == wanted);
+        must(mmap(wanted, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory, 0) == wanted);
+    }
+    fill(heaps[0], 16 * PAGE, 14);
+    press();
+    for (int i = 0; i < 3; i++) must(holds(heaps[i], 16 * PAGE, 14) && munmap(heaps[i], 64 * MIB) == 0);
+    close(memory);
+}
+
 int main(int argc, char **argv) {
     arguments(argc, argv);
     signal(SIGSEGV, on_fault);
@@ -210,5 +227,6 @@ int main(int argc, char **argv) {
     file_in_the_middle();
     advice();
     hints();
+    coloured();
     return 0;
 }
