@@ -100,69 +100,85 @@ pub(crate) struct Counters {
     pub(crate) tier_fail: Counter,
 }
 
-/// What a store holds and has done. All counts are pages, or operations on one page, unless they say bytes.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Stats {
+macro_rules! stats {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// What a store holds and has done. All counts are pages, or operations on one page, unless they say bytes.
+        #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+        pub struct Stats {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+        }
+
+        impl Stats {
+            /// All counters with their names.
+            #[must_use]
+            pub fn fields(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)+]
+            }
+        }
+    };
+}
+
+stats! {
     /// Held in memory now: in a zpool, alone or shared, or same-filled.
-    pub stored_pages: u64,
+    stored_pages,
     /// Held in the tier now.
-    pub tier_pages: u64,
+    tier_pages,
     /// Bytes that the zpools hold now.
-    pub pool_total_size: u64,
+    pool_total_size,
     /// Bytes of `stored_pages` before compression.
-    pub orig_data_size: u64,
+    orig_data_size,
     /// Bytes of `stored_pages` after compression; what is shared counts once, same-filled pages nothing.
-    pub compr_data_size: u64,
+    compr_data_size,
     /// Bytes of the store's own tables, those of the zpools and the tier included.
-    pub meta_bytes: u64,
+    meta_bytes,
     /// Same-filled pages held now.
-    pub same_filled_pages: u64,
+    same_filled_pages,
     /// Pages held now that need no pool memory because another has the same contents.
-    pub duplicate_pages: u64,
+    duplicate_pages,
     /// Pages held now in pool memory as they are, because they compress too poorly.
-    pub stored_incompressible_pages: u64,
+    stored_incompressible_pages,
     /// Loads served.
-    pub loads: u64,
+    loads,
     /// Stores taken.
-    pub stores: u64,
+    stores,
     /// Entries invalidated.
-    pub invalidates: u64,
+    invalidates,
     /// Loads of keys that the store does not hold.
-    pub misses: u64,
+    misses,
     /// Pages written back to the tier.
-    pub written_back_pages: u64,
+    written_back_pages,
     /// Bytes written back to the tier.
-    pub writeback_bytes: u64,
+    writeback_bytes,
     /// Loads served from the tier.
-    pub tier_loads: u64,
+    tier_loads,
     /// Loads of pages that had been compressed anew.
-    pub dense_loads: u64,
+    dense_loads,
     /// Batches that the tier did not take; their pages stayed in the pool.
-    pub writeback_fail: u64,
+    writeback_fail,
     /// Ephemeral pages dropped to make room.
-    pub dropped_pages: u64,
+    dropped_pages,
     /// Pages that stayed in the pool for long and were compressed anew.
-    pub recompressed_pages: u64,
+    recompressed_pages,
     /// Pages that compaction gave back to the system.
-    pub pages_compacted: u64,
+    pages_compacted,
     /// Stores that found the pool at its limit, or above the accept threshold after it was full.
-    pub pool_limit_hit: u64,
+    pool_limit_hit,
     /// Stores refused: the pool is full and nothing could be taken out.
-    pub reject_reclaim_fail: u64,
+    reject_reclaim_fail,
     /// Stores refused: the system gave the zpool no memory.
-    pub reject_alloc_fail: u64,
+    reject_alloc_fail,
     /// Stores refused: no memory for the entry.
-    pub reject_meta_fail: u64,
+    reject_meta_fail,
     /// Stores refused: the codec failed.
-    pub reject_compress_fail: u64,
+    reject_compress_fail,
     /// Stores refused: the page compresses too poorly.
-    pub reject_compress_poor: u64,
+    reject_compress_poor,
     /// Loads that failed: the stored bytes did not decompress.
-    pub decompress_fail: u64,
+    decompress_fail,
     /// Loads that failed: the stored bytes are not what was stored.
-    pub checksum_fail: u64,
+    checksum_fail,
     /// Loads that failed: the tier gave an error.
-    pub tier_fail: u64,
+    tier_fail,
 }
 
 impl Stats {
