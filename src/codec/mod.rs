@@ -8,6 +8,7 @@ mod deflate;
 mod heap;
 mod lz4;
 mod lz4hc;
+mod lzo;
 mod names;
 mod zstd;
 
@@ -17,6 +18,7 @@ mod conformance;
 pub use deflate::Deflate;
 pub use lz4::Lz4;
 pub use lz4hc::Lz4Hc;
+pub use lzo::Lzo;
 pub use names::{CodecNameError, NAMES, by_name};
 pub use zstd::Zstd;
 

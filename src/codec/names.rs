@@ -1,18 +1,22 @@
 //! Codecs by name: `lz4`, `lz4:8`, `zstd:-1`.
 
-use super::{Codec, deflate::Deflate, lz4::Lz4, lz4hc::Lz4Hc, zstd::Zstd};
+use super::{Codec, deflate::Deflate, lz4::Lz4, lz4hc::Lz4Hc, lzo::Lzo, zstd::Zstd};
 use std::ops::RangeInclusive;
 
 /// The names that [`by_name`] knows, in the order in which they are offered.
-pub const NAMES: &[&str] = &["lz4", "lz4hc", "zstd", "deflate"];
+pub const NAMES: &[&str] = &["lz4", "lz4hc", "zstd", "deflate", "lzo", "lzo-rle"];
 
 /// One codec to choose.
 struct Choice {
     name: &'static str,
+    /// Empty if it has none.
     levels: RangeInclusive<i32>,
     default: i32,
     make: fn(i32) -> Box<dyn Codec>,
 }
+
+#[allow(clippy::reversed_empty_ranges, reason = "it is to be empty")]
+const NO_LEVELS: RangeInclusive<i32> = 1..=0;
 
 /// What there is to choose, in the order of [`NAMES`].
 const CHOICES: &[Choice] = &[
@@ -25,12 +29,14 @@ const CHOICES: &[Choice] = &[
         default: 6,
         make: |level| Box::new(Deflate::new(level)),
     },
+    Choice { name: "lzo", levels: NO_LEVELS, default: 0, make: |_| Box::new(Lzo::plain()) },
+    Choice { name: "lzo-rle", levels: NO_LEVELS, default: 0, make: |_| Box::new(Lzo::with_zeros()) },
 ];
 
 /// The codec called `NAME` or `NAME:LEVEL`.
 ///
 /// Without a level `lz4` has acceleration 1, `lz4hc` 9, `zstd` -1 and `deflate` 6. A larger level of `lz4` is
-/// faster and packs worse; of all others, slower and better.
+/// faster and packs worse; of all others, slower and better. `lzo` and `lzo-rle` have no levels.
 ///
 /// ```
 /// let codec = ramfold::codec::by_name("zstd:-1")?;
@@ -51,6 +57,7 @@ pub fn by_name(text: &str) -> Result<Box<dyn Codec>, CodecNameError> {
     let Some(level) = level else { return Ok((choice.make)(choice.default)) };
     match level.parse() {
         Ok(level) if choice.levels.contains(&level) => Ok((choice.make)(level)),
+        _ if choice.levels.is_empty() => Err(CodecNameError::NoLevels { name: choice.name }),
         _ => Err(CodecNameError::Level {
             name: choice.name,
             level: level.to_owned(),
@@ -62,8 +69,11 @@ pub fn by_name(text: &str) -> Result<Box<dyn Codec>, CodecNameError> {
 
 /// `lz4[:1..65537], lz4hc[:2..9], ...`.
 fn choices() -> String {
-    let all = CHOICES.iter().map(|c| format!("{}[:{}..{}]", c.name, c.levels.start(), c.levels.end()));
-    all.collect::<Vec<_>>().join(", ")
+    let one = |choice: &Choice| match choice.levels.is_empty() {
+        true => choice.name.to_owned(),
+        false => format!("{}[:{}..{}]", choice.name, choice.levels.start(), choice.levels.end()),
+    };
+    CHOICES.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// Why a text names no codec.
@@ -76,6 +86,12 @@ pub enum CodecNameError {
         name: String,
         /// The names and levels there are.
         choices: String,
+    },
+    /// the compressor has no levels
+    #[error("{name} has no levels (give the name alone)")]
+    NoLevels {
+        /// The compressor.
+        name: &'static str,
     },
     /// the compressor has no such level
     #[error("{name} has no level \"{level}\" (choose a number from {least} to {most})")]
@@ -102,6 +118,9 @@ mod tests {
         for choice in CHOICES {
             assert_eq!(by_name(choice.name).unwrap().name(), choice.name);
             for level in [*choice.levels.start(), *choice.levels.end()] {
+                if choice.levels.is_empty() {
+                    continue;
+                }
                 let codec = by_name(&format!("{}:{level}", choice.name)).unwrap();
                 assert_eq!((codec.name(), codec.level()), (choice.name, Some(level)));
             }
@@ -110,9 +129,9 @@ mod tests {
 
     #[test]
     fn wrong_names_and_levels_say_what_there_is() {
-        let message = by_name("lzo").unwrap_err().to_string();
+        let message = by_name("lzma").unwrap_err().to_string();
         assert!(
-            message.starts_with("no compressor is called \"lzo\" (choose one of lz4[:1..65537], lz4hc"),
+            message.starts_with("no compressor is called \"lzma\" (choose one of lz4[:1..65537], lz4hc"),
             "{message}"
         );
         for (text, level) in [("zstd:23", "23"), ("zstd:", ""), ("lz4:0", "0"), ("deflate:6x", "6x")] {
@@ -120,6 +139,8 @@ mod tests {
             assert!(message.contains(&format!("no level \"{level}\" (choose a number from ")), "{message}");
             assert_eq!(message.lines().count(), 1);
         }
+        let message = by_name("lzo:1").unwrap_err().to_string();
+        assert_eq!(message, "lzo has no levels (give the name alone)");
         assert!(by_name("").is_err() && by_name(":").is_err() && by_name("zstd:99999999999").is_err());
     }
 }

@@ -14,7 +14,7 @@ use ramfold_survey::population::Target;
 use std::process::ExitCode;
 
 /// Compressors that are compared.
-const COMPRESSORS: &[&str] = &["lz4", "lz4hc", "zstd:-1", "zstd:3", "deflate:6"];
+const COMPRESSORS: &[&str] = &["lz4", "lz4hc", "zstd:-1", "zstd:3", "deflate:6", "lzo", "lzo-rle"];
 
 /// Says how to keep memory small: settings for `ramfold run` and for the kernel's zram and zswap, with what to expect.
 ///

@@ -14,7 +14,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// What is measured when no compressor is chosen.
-const COMPRESSORS: &[&str] = &["lz4", "lz4hc", "zstd:-1", "zstd:1", "zstd:3", "deflate:1", "deflate:6"];
+const COMPRESSORS: &[&str] =
+    &["lz4", "lz4hc", "zstd:-1", "zstd:1", "zstd:3", "deflate:1", "deflate:6", "lzo", "lzo-rle"];
 
 /// Measures the store on the user's own data.
 #[derive(Debug, Subcommand)]
@@ -44,7 +45,7 @@ pub struct Options {
     #[arg(long)]
     pub json: bool,
 
-    /// Only these compressors: lz4, lz4hc:9, zstd:-1, deflate:6
+    /// Only these compressors: lz4, lz4hc:9, zstd:-1, deflate:6, lzo
     #[arg(long, value_name = "NAME[:LEVEL]", value_delimiter = ',', value_parser = crate::names::compressor)]
     pub compressor: Vec<String>,
 

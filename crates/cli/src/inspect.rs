@@ -47,7 +47,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
 
-    /// Only these compressors: lz4, lz4hc:9, zstd:-1, deflate:6
+    /// Only these compressors: lz4, lz4hc:9, zstd:-1, deflate:6, lzo
     #[arg(long, value_name = "NAME[:LEVEL]", value_delimiter = ',', value_parser = names::compressor)]
     pub compressor: Vec<String>,
 

@@ -11,7 +11,7 @@ use ramfold_survey::units::{Groups, KIB};
 use ramfold_survey::watch::{self, Watched};
 
 /// What is measured when no compressor is chosen.
-pub const COMPRESSORS: &[&str] = &["lz4", "lz4hc", "zstd:-1", "zstd:3", "deflate:6"];
+pub const COMPRESSORS: &[&str] = &["lz4", "lz4hc", "zstd:-1", "zstd:3", "deflate:6", "lzo", "lzo-rle"];
 
 /// What is asked of a survey.
 #[derive(Debug)]

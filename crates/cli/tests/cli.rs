@@ -27,7 +27,7 @@ fn wrong_usage_is_one_line_and_status_2() {
         (&["run", "-m", "lots", "--", "true"], "\"lots\" is no size"),
         (&["run", "-m", "-5", "--", "true"], "-5"),
         (&["run", "-m", "4096", "--", "true"], "too small"),
-        (&["run", "-m", "64M", "--compressor", "lzo", "--", "true"], "lz4"),
+        (&["run", "-m", "64M", "--compressor", "lzma", "--", "true"], "lz4"),
         (&["run", "-m", "64M", "--compressor", "zstd:99", "--", "true"], "level"),
         (&["run", "-m", "64M", "--zpool", "z3fold", "--", "true"], "zsmalloc, zbud, xvmalloc"),
         (&["run", "-m", "64M", "--max-pool-percent", "0", "--", "true"], "--max-pool-percent"),

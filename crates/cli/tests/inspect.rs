@@ -391,7 +391,7 @@ fn files_cannot_be_watched_and_wrong_usage_is_status_2() {
         (&["replay", "zipf", "--costs", "1,2,3"], "--costs"),
         (&["replay", "--save", "x", &path], "the trace is a file already"),
         (&["inspect", "--watch", "soon", &path], "\"soon\" is no number of seconds"),
-        (&["inspect", "--compressor", "lzo", &path], "lz4"),
+        (&["inspect", "--compressor", "lzma", &path], "lz4"),
         (&["inspect", "--zpool", "z3fold", &path], "zsmalloc, zbud, xvmalloc"),
     ] {
         let outcome = ramfold(arguments);

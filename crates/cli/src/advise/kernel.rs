@@ -1,11 +1,10 @@
 //! What this kernel offers: zram, zswap, their compressors, swap.
 //!
-//! The kernel's compressors are measured by the same library where there is one; its lzo is none of ramfold's, and lz4's
-//! figures stand for it (LZO1X packs process memory 8 % tighter and is half as quick to load).
+//! The kernel's compressors are measured by ramfold's of the same bitstream, at the level that the kernel uses.
 
 use std::fs;
 
-/// A compressor of the kernel, and the one of ramfold whose figures are taken for it.
+/// A compressor of the kernel, and what it is called with its level in ramfold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compressor {
     pub name: String,
@@ -15,8 +14,8 @@ pub struct Compressor {
 /// The kernel's compressors with the level that it uses.
 const KNOWN: &[(&str, &str)] = &[
     ("lz4", "lz4"),
-    ("lzo-rle", "lz4"),
-    ("lzo", "lz4"),
+    ("lzo-rle", "lzo-rle"),
+    ("lzo", "lzo"),
     ("lz4hc", "lz4hc"),
     ("zstd", "zstd:3"),
     ("deflate", "deflate:6"),

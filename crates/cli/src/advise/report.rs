@@ -84,11 +84,9 @@ fn expected(settings: &Settings) -> String {
     )
 }
 
-/// With the compressor, and whose figures they are if not its own.
+/// With the compressor.
 fn named(settings: &Settings) -> String {
-    let own = settings.measured_as.split(':').next() == Some(settings.compressor.as_str());
-    let stand_in = if own { String::new() } else { format!(" (figures of {})", settings.measured_as) };
-    format!("{}{stand_in}: {}", settings.compressor, expected(settings))
+    format!("{}: {}", settings.compressor, expected(settings))
 }
 
 fn no_zram() -> String {

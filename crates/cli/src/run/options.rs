@@ -34,7 +34,7 @@ pub struct Options {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub swap_size: Option<u64>,
 
-    /// Compressor, with a level if it has levels: lz4, lz4hc:9, zstd:-1, deflate:6
+    /// Compressor, with a level if it has levels: lz4, lz4hc:9, zstd:-1, deflate:6, lzo
     #[arg(long, value_name = "NAME[:LEVEL]", default_value = "lz4", value_parser = names::compressor)]
     pub compressor: String,
 

@@ -47,6 +47,8 @@ static void text_of(char *page, int number) {
 int main(int argc, char **argv) {
     arguments(argc, argv);
     const char *how = argc > 2 ? argv[2] : "";
+    /* Whoever started this may ignore some. */
+    for (int number = 1; number < 32; number++) signal(number, SIG_DFL);
     struct rlimit core;
     must(getrlimit(RLIMIT_CORE, &core) == 0);
     if (core.rlim_max == 0) core.rlim_max = RLIM_INFINITY;
