@@ -9,7 +9,7 @@
 use crate::watch::Watched;
 use ramfold::PAGE_SIZE;
 
-/// Bytes of tables for a stored page, as a share of the page (22.3 bytes: docs/design.md).
+/// Bytes of tables for a stored page, as a share of the page (22.3 bytes: docs/history.md).
 const TABLES: f64 = 22.3 / PAGE_SIZE as f64;
 
 /// What a limit does to a memory.
