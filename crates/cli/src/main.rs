@@ -6,6 +6,7 @@ mod failure;
 mod html;
 mod inspect;
 mod live;
+mod manners;
 mod names;
 mod output;
 mod replay;
@@ -14,7 +15,7 @@ mod size;
 mod survey;
 mod top;
 
-use clap::{Parser, Subcommand, error::ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use failure::Failure;
 use std::process::ExitCode;
 
@@ -35,6 +36,8 @@ enum Command {
     Inspect(inspect::Options),
     Advise(advise::Options),
     Replay(replay::Options),
+    Completions(manners::Completions),
+    Man(manners::Man),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +48,8 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Inspect(options) }) => inspect::run(&options),
         Ok(Cli { command: Command::Advise(options) }) => advise::run(&options),
         Ok(Cli { command: Command::Replay(options) }) => replay::run(&options),
+        Ok(Cli { command: Command::Completions(options) }) => Ok(manners::complete(&options, Cli::command())),
+        Ok(Cli { command: Command::Man(options) }) => manners::man(&options, Cli::command()),
         Err(error) => asked_or_wrong(&error),
     };
     done.unwrap_or_else(|failure| failure.report())
@@ -70,7 +75,6 @@ fn asked_or_wrong(error: &clap::Error) -> Result<ExitCode, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_of_the_command_line_is_consistent() {

@@ -305,6 +305,51 @@ fn statistics_that_cannot_be_written_are_told_before_the_program_runs() {
     assert!(one_line(&outcome.stderr).contains("/no/such/dir/x"));
 }
 
+/// As `man` itself would show it, each command has a page that names its options.
+#[test]
+fn every_command_has_a_man_page() {
+    let directory = tempfile::tempdir().unwrap();
+    let outcome = ramfold(&["man", directory.path().to_str().unwrap()]);
+    assert_eq!((outcome.code, outcome.stdout.as_str(), outcome.stderr.as_str()), (Some(0), "", ""));
+    let pages = [
+        ("ramfold", "SUBCOMMANDS"),
+        ("ramfold-run", "swap\\-size"),
+        ("ramfold-top", "interval"),
+        ("ramfold-bench-pages", "zpool"),
+        ("ramfold-inspect", "watch"),
+        ("ramfold-advise", "slowdown"),
+        ("ramfold-replay", "policy"),
+        ("ramfold-completions", "bash"),
+    ];
+    for (name, text) in pages {
+        let page = fs::read_to_string(directory.path().join(format!("{name}.1"))).unwrap();
+        assert!(page.contains(".TH") && page.contains(text), "{name}: {page}");
+    }
+    let outcome = ramfold(&["man", "/no/such/directory"]);
+    assert_eq!(outcome.code, Some(125));
+    assert!(one_line(&outcome.stderr).contains("/no/such/directory"));
+}
+
+/// bash reads its completions, and offers commands and options.
+#[test]
+fn completions_are_read_by_their_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let outcome = ramfold(&["completions", shell]);
+        assert_eq!(outcome.code, Some(0));
+        assert!(outcome.stdout.contains("ramfold") && outcome.stdout.contains("swap-size"), "{shell}");
+    }
+    let script = ramfold(&["completions", "bash"]).stdout
+        + "COMP_WORDS=(ramfold run --swap-s); COMP_CWORD=2; _ramfold ramfold --swap-s run; echo \"${COMPREPLY[@]}\"\n";
+    let bash = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&bash.stdout),
+        "--swap-size\n",
+        "{}",
+        String::from_utf8_lossy(&bash.stderr)
+    );
+    assert_eq!(ramfold(&["completions", "sh"]).code, Some(2));
+}
+
 #[test]
 fn a_static_program_is_run_with_a_warning_or_refused() {
     let directory = tempfile::tempdir().unwrap();
