@@ -102,6 +102,20 @@ fn fails(arguments: &[&str], part: &str) {
     assert!(line.starts_with("ramfold: ") && line.contains(part) && line.ends_with(')'), "{line}");
 }
 
+/// Without options: every compressor, unit and zpool.
+#[test]
+fn all_there_is_is_measured() {
+    let (_directory, path) = mixed();
+    let report = json(&["inspect", "--json", &path]);
+    let compressors = ["lz4", "lz4hc", "zstd:-1", "zstd:3", "deflate:6", "lzo", "lzo-rle"];
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), compressors.len() * 3 * 3);
+    for compressor in compressors {
+        let ratio = |row: &serde_json::Value| row["ratio"].as_f64().unwrap();
+        assert!(rows.iter().filter(|row| row["compressor"] == compressor).all(|row| ratio(row) > 1.0));
+    }
+}
+
 #[test]
 fn a_file_is_counted_and_measured() {
     let (_directory, path) = mixed();

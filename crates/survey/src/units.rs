@@ -9,7 +9,7 @@
 //! The price of a larger unit is in the times. To store a page takes its share of compressing the unit; to load one
 //! page, all of the unit has to be decompressed. Both are processor time of the compressor alone, without the store.
 //!
-//! The compressors are the same C libraries that the engine's codecs call, with the same levels.
+//! The compressors are the same that the engine's codecs call, with the same levels.
 
 use crate::look::Look;
 use crate::measure::{Row, pool_bytes};
@@ -18,7 +18,7 @@ use crate::shelf::{ShelfError, thread_time};
 use crate::statistics::Estimate;
 use libdeflater::{CompressionLvl, Compressor, Decompressor};
 use lz4::block::{CompressionMode, compress_bound, compress_to_buffer, decompress_to_buffer};
-use ramfold::codec;
+use ramfold::codec::{self, Codec, Lzo, Scratch};
 use ramfold::page::same_filled;
 use ramfold::zpool::{self, ArenaOptions};
 use ramfold::{PAGE_SIZE, Page};
@@ -155,6 +155,7 @@ enum Engine {
     Lz4(CompressionMode),
     Zstd { level: i32, packer: Box<CCtx<'static>>, unpacker: Box<DCtx<'static>> },
     Deflate { packer: Compressor, unpacker: Decompressor },
+    Lzo { codec: Lzo, scratch: Scratch },
 }
 
 impl Engine {
@@ -172,8 +173,14 @@ impl Engine {
                 packer: Compressor::new(CompressionLvl::new(level).map_err(|_| unknown())?),
                 unpacker: Decompressor::new(),
             },
+            "lzo" => Self::lzo(Lzo::plain()),
+            "lzo-rle" => Self::lzo(Lzo::with_zeros()),
             _ => return Err(unknown()),
         })
+    }
+
+    fn lzo(codec: Lzo) -> Self {
+        Self::Lzo { scratch: codec.scratch(), codec }
     }
 
     /// Room for any `len` bytes once compressed.
@@ -182,6 +189,7 @@ impl Engine {
             Self::Lz4(_) => compress_bound(len).unwrap_or(2 * len),
             Self::Zstd { .. } => zstd_safe::compress_bound(len),
             Self::Deflate { packer, .. } => packer.deflate_compress_bound(len),
+            Self::Lzo { .. } => 2 * len,
         }
     }
 
@@ -194,6 +202,7 @@ impl Engine {
                 .and_then(|_| packer.compress2(out, bytes))
                 .ok(),
             Self::Deflate { packer, .. } => packer.deflate_compress(bytes, out).ok(),
+            Self::Lzo { codec, scratch } => codec.compress_unit(scratch, bytes, out).ok(),
         };
         done.unwrap_or(bytes.len())
     }
@@ -204,6 +213,7 @@ impl Engine {
             Self::Lz4(_) => drop(decompress_to_buffer(bytes, i32::try_from(out.len()).ok(), out)),
             Self::Zstd { unpacker, .. } => drop(unpacker.decompress(out, bytes)),
             Self::Deflate { unpacker, .. } => drop(unpacker.deflate_decompress(bytes, out)),
+            Self::Lzo { codec, .. } => drop(codec.decompress_unit(bytes, out)),
         }
     }
 }
@@ -234,7 +244,7 @@ mod tests {
         let population = Population::open(&[Target::File(path)], false).unwrap();
         let look = look(&population, |_, _| {}).unwrap();
         let groups = Groups::read(&population, &look).unwrap();
-        for compressor in ["lz4", "lz4hc", "zstd:-1", "deflate:6"] {
+        for compressor in ["lz4", "lz4hc", "zstd:-1", "deflate:6", "lzo", "lzo-rle"] {
             let rows: Vec<Row> = KIB
                 .iter()
                 .map(|kib| groups.compress(compressor, *kib).unwrap().row(&look, "zsmalloc").unwrap())

@@ -14,8 +14,12 @@ enum Before {
 pub(super) fn decode(data: &[u8], page: &mut [u8]) -> Option<()> {
     let mut reader = Reader { data, at: 0 };
     let mut writer = Writer { page, len: 0 };
-    let zeros = data.len() >= 5 && data[0] == VERSIONED && data[1] == WITH_ZEROS;
+    let mut zeros = false;
     if data.len() >= 5 && data[0] == VERSIONED {
+        zeros = data[1] == WITH_ZEROS;
+        if data[1] > WITH_ZEROS {
+            return None;
+        }
         reader.at = 2;
     }
     let mut before = Before::None;

@@ -1,8 +1,11 @@
 //! The compressor.
 
-use super::{END, FAR, LEAST_ZEROS, MOST_ZEROS, VERSIONED, WITH_ZEROS, ZEROS};
+use super::{END, FAR, LEAST_ZEROS, MOST_BYTES, MOST_ZEROS, VERSIONED, WITH_ZEROS, ZEROS};
 
 const BITS: u32 = 13;
+/// Matches are nearer than this. Instructions reach half as far again, but some of those distances, with some lengths, read as
+/// a run of zeros.
+const REACH: usize = 32 << 10;
 /// The end of a page is not looked at: what is found there saves next to nothing.
 const TAIL: usize = 20;
 /// A step for each so many bytes in which nothing was found.
@@ -25,14 +28,14 @@ impl Dictionary {
     }
 }
 
-/// Compresses `input`, of less than 48 KiB, into the front of `out`; None if that is too small.
+/// Compresses `input`, of 64 KiB at most, into the front of `out`; None if that is too small.
 pub(super) fn encode(
     input: &[u8],
     dictionary: &mut Dictionary,
     zeros: bool,
     out: &mut [u8],
 ) -> Option<usize> {
-    debug_assert!(input.len() < FAR + (32 << 10), "no distance reaches further");
+    assert!(input.len() <= MOST_BYTES, "the dictionary knows no places behind");
     dictionary.0.fill(0);
     let mut writer = Writer { out, len: 0, small: 0, start: 0 };
     if zeros {
@@ -52,7 +55,7 @@ pub(super) fn encode(
             len
         } else {
             let seen = dictionary.swap(word, at);
-            if word_at(input, seen) != word {
+            if word_at(input, seen) != word || at - seen >= REACH {
                 at += 1 + ((at - literals) >> PATIENCE);
                 continue;
             }
@@ -182,9 +185,8 @@ impl Writer<'_> {
             self.put_number(32, len - 2, 31)?;
             self.put_distance(distance - 1)
         } else {
-            let distance = distance - FAR;
-            self.put_number(16 | distance >> 11 & 8, len - 2, 7)?;
-            self.put_distance(distance)
+            self.put_number(16, len - 2, 7)?;
+            self.put_distance(distance - FAR)
         }
     }
 

@@ -28,6 +28,9 @@ const FAR: usize = 16 << 10;
 /// The end: three bytes at the distance [`FAR`].
 const END: [u8; 3] = [17, 0, 0];
 
+/// Most bytes that are compressed as one.
+const MOST_BYTES: usize = 64 << 10;
+
 /// LZO1X-1, with runs of zeros or without.
 #[derive(Debug)]
 pub struct Lzo {
@@ -46,6 +49,31 @@ impl Lzo {
     pub fn with_zeros() -> Self {
         Self { zeros: true }
     }
+
+    /// As [`Codec::compress`], for up to 64 KiB.
+    ///
+    /// # Errors
+    /// [`CompressError::TooPoor`] if it does not fit into `out`.
+    ///
+    /// # Panics
+    /// If there are more bytes, or `scratch` is another codec's.
+    pub fn compress_unit(
+        &self,
+        scratch: &mut Scratch,
+        bytes: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, CompressError> {
+        let dictionary = scratch.downcast_mut().expect("a scratch of lzo");
+        encode::encode(bytes, dictionary, self.zeros, out).ok_or(CompressError::TooPoor)
+    }
+
+    /// As [`Codec::decompress`], for as many bytes as `out` has.
+    ///
+    /// # Errors
+    /// [`DecompressError`] if `data` is not so many bytes of this codec.
+    pub fn decompress_unit(&self, data: &[u8], out: &mut [u8]) -> Result<(), DecompressError> {
+        decode::decode(data, out).ok_or(DecompressError)
+    }
 }
 
 impl Codec for Lzo {
@@ -62,12 +90,11 @@ impl Codec for Lzo {
     }
 
     fn compress(&self, scratch: &mut Scratch, page: &Page, out: &mut [u8]) -> Result<usize, CompressError> {
-        let dictionary = scratch.downcast_mut().expect("a scratch of lzo");
-        encode::encode(page, dictionary, self.zeros, out).ok_or(CompressError::TooPoor)
+        self.compress_unit(scratch, page, out)
     }
 
     fn decompress(&self, _: &mut Scratch, data: &[u8], page: &mut Page) -> Result<(), DecompressError> {
-        decode::decode(data, page).ok_or(DecompressError)
+        self.decompress_unit(data, page)
     }
 }
 

@@ -76,6 +76,29 @@ fn runs_of_zeros_are_written_with_a_version_and_read_in_that_alone() {
     assert_eq!(restored(&run[2..], 19), None);
 }
 
+/// Units of up to 64 KiB: what repeats beyond the reach of a match is none, and no match reads as a run.
+#[test]
+fn larger_units_come_back() {
+    for len in [0, 1, 4, 19, 20, 21, 300, 16 << 10, 40_000, 49_152, MOST_BYTES] {
+        for period in [1, 7, 250, 5_000, 16_383, 16_385, 32_767, 32_768, 40_000, 49_151, 60_000] {
+            let unit: Vec<u8> = (0..len)
+                .map(|at: usize| {
+                    let place = at % period;
+                    let word = (place / 5).wrapping_mul(0x9e37_79b9);
+                    if place % 700 > 400 { 0 } else { (word >> (place % 5 * 4)).to_le_bytes()[0] }
+                })
+                .collect();
+            for codec in [Lzo::plain(), Lzo::with_zeros()] {
+                let mut out = vec![0; 2 * len + 64];
+                let packed = codec.compress_unit(&mut codec.scratch(), &unit, &mut out).unwrap();
+                let mut back = vec![0xee; len];
+                codec.decompress_unit(&out[..packed], &mut back).unwrap();
+                assert!(back == unit, "{len} bytes with period {period}, {}", codec.name());
+            }
+        }
+    }
+}
+
 /// Any bytes, and those of a page with some changed, give an error or a page.
 #[test]
 fn wrong_bytes_lead_nowhere() {
