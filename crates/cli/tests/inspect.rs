@@ -111,7 +111,7 @@ fn all_there_is_is_measured() {
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), compressors.len() * 3 * 3);
     for compressor in compressors {
-        let ratio = |row: &serde_json::Value| row["ratio"].as_f64().unwrap();
+        let ratio = |row: &Value| row["ratio"].as_f64().unwrap();
         assert!(rows.iter().filter(|row| row["compressor"] == compressor).all(|row| ratio(row) > 1.0));
     }
 }
