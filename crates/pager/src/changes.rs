@@ -91,10 +91,12 @@ impl Engine {
 
     /// Reads what there is, for later. For the reader.
     pub(crate) fn read_on(&self) {
-        let mut messages = [Message::default(); 16];
-        while let Ok(count @ 1..) = self.uffd.try_read(&mut messages) {
-            self.inbox.keep(&messages[..count]);
-        }
+        self.inbox.read_on(|| {
+            let mut messages = [Message::default(); 16];
+            while let Ok(count @ 1..) = self.uffd.try_read(&mut messages) {
+                self.inbox.keep(&messages[..count]);
+            }
+        });
     }
 
     /// Takes up the changes that were read early. For the reader, inside the gate, with no lock held.

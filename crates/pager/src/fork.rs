@@ -47,12 +47,15 @@ impl Pager {
                 let _ = engine.uffd.write_protect(addr & !(PAGE - 1), PAGE, false);
             }
         }
+        // Last: what was asked of the kernel above may wait for the reader.
+        engine.inbox.hold_still();
     }
 
     /// After fork, in the parent.
     pub fn after_fork_parent(&self) {
         if let Some(engine) = self.engine() {
             engine.usage.segment().end_fork();
+            engine.inbox.go_on();
         }
         self.gate.open();
         self.phase.release();

@@ -12,7 +12,7 @@
 use crate::uffd::{Change, Message, Told};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What was read and not taken up, and what is expected.
@@ -21,6 +21,10 @@ pub(crate) struct Inbox {
     early: Mutex<VecDeque<Message>>,
     count: AtomicUsize,
     expected: Mutex<Vec<Expected>>,
+    /// A fork is under way: the reader, which waits outside of the gate, takes no lock that the copy would have locked.
+    still: AtomicBool,
+    /// The reader is reading on.
+    busy: AtomicBool,
 }
 
 /// A change of the pager's own.
@@ -35,6 +39,28 @@ enum Expected {
 }
 
 impl Inbox {
+    /// Runs `read` unless a fork is under way. For the reader.
+    pub(crate) fn read_on(&self, read: impl FnOnce()) {
+        self.busy.store(true, Ordering::SeqCst);
+        if !self.still.load(Ordering::SeqCst) {
+            read();
+        }
+        self.busy.store(false, Ordering::SeqCst);
+    }
+
+    /// From now on nobody holds a lock here. The gate is closed.
+    pub(crate) fn hold_still(&self) {
+        self.still.store(true, Ordering::SeqCst);
+        while self.busy.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ends `hold_still`, in the parent.
+    pub(crate) fn go_on(&self) {
+        self.still.store(false, Ordering::SeqCst);
+    }
+
     /// Keeps messages for later, in their order.
     pub(crate) fn keep(&self, messages: &[Message]) {
         let mut early = lock(&self.early);
@@ -152,6 +178,8 @@ impl Inbox {
 
     /// Forgets all: in a forked child, whose userfaultfd is another.
     pub(crate) fn reset(&self) {
+        self.busy.store(false, Ordering::Relaxed);
+        self.go_on();
         lock(&self.early).clear();
         self.count.store(0, Ordering::Relaxed);
         lock(&self.expected).clear();
