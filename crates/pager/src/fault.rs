@@ -75,9 +75,9 @@ impl Handler {
         let mut messages = [Message::default(); MESSAGES];
         let mut rung = false;
         while !rung {
-            let count = next_messages(engine, &mut messages);
+            let count = await_messages(engine, &mut messages);
             let _inside = engine.enter();
-            for fault in faults(engine, &messages[..count]) {
+            for fault in faults(engine, &mut messages, count) {
                 rung |= fault.addr & !(PAGE - 1) == engine.staging.bell(Bell::Threads);
                 self.serve(engine, fault);
             }
@@ -89,11 +89,11 @@ impl Handler {
         engine.uffd.become_reader();
         let mut messages = [Message::default(); MESSAGES];
         while !(engine.stopping.load(Ordering::Acquire) && engine.workers.load(Ordering::Acquire) == 0) {
-            let count = next_messages(engine, &mut messages);
+            let count = await_messages(engine, &mut messages);
             let start = sys::now_ns();
             let _inside = engine.enter();
             engine.trace.iter().for_each(|trace| trace.came(start));
-            for fault in faults(engine, &messages[..count]) {
+            for fault in faults(engine, &mut messages, count) {
                 self.follow(engine, fault.tid);
                 self.serve(engine, fault);
                 engine.usage.segment().record_fault_ns(engine.usage.slot(), sys::now_ns() - start);
@@ -354,11 +354,10 @@ fn place(engine: &Engine, addr: usize, pages: &[Page]) -> Progress {
     }
 }
 
-/// What was read early, or else waits for messages; returns how many there are.
-fn next_messages(engine: &Engine, messages: &mut [Message]) -> usize {
-    match engine.inbox.take(messages) {
-        0 => {}
-        early => return early,
+/// Waits for messages, unless some were read early; returns how many came.
+fn await_messages(engine: &Engine, messages: &mut [Message]) -> usize {
+    if !engine.inbox.is_empty() {
+        return 0;
     }
     match engine.uffd.read(messages) {
         Ok(count) => count,
@@ -367,8 +366,14 @@ fn next_messages(engine: &Engine, messages: &mut [Message]) -> usize {
     }
 }
 
-/// The faults among the messages, once the changes are taken up.
-fn faults<'a>(engine: &Engine, messages: &'a [Message]) -> impl Iterator<Item = Fault> + use<'a> {
+/// The faults among the messages that came, or else among those that were read early, once the changes are taken up.
+fn faults<'a>(
+    engine: &Engine,
+    messages: &'a mut [Message],
+    count: usize,
+) -> impl Iterator<Item = Fault> + use<'a> {
+    let count = if count == 0 { engine.inbox.take(messages) } else { count };
+    let messages = &messages[..count];
     let told = || messages.iter().filter_map(Message::told);
     for change in told().filter_map(|told| if let Told::Change(change) = told { Some(change) } else { None })
     {

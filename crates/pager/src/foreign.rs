@@ -64,6 +64,7 @@ impl Pager {
     fn expect_no_more(&self, range: Range<usize>) {
         if let Some(engine) = self.engine() {
             engine.settle_changes();
+            let _inside = self.gate.enter();
             engine.inbox.expect_no_more(&Change::Unmapped(range));
         }
     }

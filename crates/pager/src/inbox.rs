@@ -7,6 +7,9 @@
 //! The pager's own calls are told as well, where they cannot be made unseen. Whoever makes one says so before it does,
 //! and what is told of it is passed over.
 //!
+//! The locks here are taken inside the gate, but for that of the reader which waits outside of it, and reads on:
+//! [`Inbox::hold_still`].
+//!
 //! Price: two locks that nobody else wants, taken only where something was changed.
 
 use crate::uffd::{Change, Message, Told};
@@ -115,7 +118,8 @@ impl Inbox {
         !self.is_empty() && lock(&self.early).iter().any(concerns)
     }
 
-    fn is_empty(&self) -> bool {
+    /// Whether nothing was read early.
+    pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
     }
 
