@@ -7,14 +7,11 @@ mod report;
 use crate::failure::Failure;
 use crate::output::print;
 use crate::size;
-use crate::survey::{self, Survey, seconds, target};
+use crate::survey::{self, COMPRESSORS, Survey, seconds, target};
 use kernel::Kernel;
 use plan::Plan;
 use ramfold_survey::population::Target;
 use std::process::ExitCode;
-
-/// Compressors that are compared.
-const COMPRESSORS: &[&str] = &["lz4", "lz4hc", "zstd:-1", "zstd:3", "deflate:6", "lzo", "lzo-rle"];
 
 /// Says how to keep memory small: settings for `ramfold run` and for the kernel's zram and zswap, with what to expect.
 ///

@@ -3,9 +3,8 @@
 //! What it means for private anonymous memory is done here, with the pager's own state of each page. Foreign memory is the
 //! kernel's, and so is the advice on it: it goes there as the program gave it.
 
-use crate::mapping::numbers;
 use crate::pager::{MapError, Pager};
-use crate::pages::{Pages, State};
+use crate::pages::State;
 use crate::space::{Area, Kind, Space};
 use crate::sys::{self, PAGE};
 use std::ops::Range;
@@ -129,7 +128,7 @@ impl Pager {
         let mut runs: Vec<Range<usize>> = Vec::new();
         let Some(engine) = self.engine() else { return runs };
         let mut left = MAX_WILL_NEED.min(usize::try_from(self.limit() / 8).unwrap_or(usize::MAX));
-        for part in Pages::by_group(numbers(engine, range)) {
+        for part in engine.page_groups(range) {
             let group = engine.pages.lock(part.start);
             if group.is_empty(part.start) {
                 continue;
@@ -152,7 +151,7 @@ impl Pager {
     /// Takes the heat from the pages of the range: they leave when their turn comes.
     fn cool(&self, range: &Range<usize>) {
         let Some(engine) = self.engine() else { return };
-        for part in Pages::by_group(numbers(engine, range)) {
+        for part in engine.page_groups(range) {
             let group = engine.pages.lock(part.start);
             if !group.is_empty(part.start) {
                 part.for_each(|page| group.set_heat(page, 0));

@@ -75,7 +75,7 @@ impl Engine {
     }
 
     /// Puts pages into a range, by `put`, over changes of other ranges: the kernel refuses (EAGAIN) while any change has not been
-    /// read. For the reader; the pages' group is locked.
+    /// read. Only the reader is told of that (uffd.rs); EAGAIN is left where a change concerns the range.
     pub(crate) fn put(&self, range: &Range<usize>, put: impl Fn() -> Progress) -> Progress {
         loop {
             let progress = put();
@@ -136,7 +136,7 @@ impl Engine {
 
     /// The pages of a range, cut at the borders of groups.
     pub(crate) fn page_groups(&self, range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
-        let first = (range.start - self.pages.range().start) / PAGE;
+        let first = self.pages.number(range.start);
         Pages::by_group(first..first + range.len() / PAGE)
     }
 

@@ -15,14 +15,15 @@
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::pager::Pager;
-use crate::pages::State;
+use crate::pages::{Group, State};
 use crate::space::{Area, Kind, Space};
 use crate::sys::{self, PAGE};
 use ramfold::{PAGE_SIZE, Scratch};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -62,7 +63,6 @@ impl Dump {
 }
 
 fn directory(file: &File) -> Option<PathBuf> {
-    use std::os::fd::AsRawFd;
     let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     path.parent().map(PathBuf::from)
 }
@@ -126,12 +126,13 @@ impl<'a> Filling<'a> {
     /// Puts pages of one group into the dump.
     fn include(&mut self, space: &mut Space, part: Range<usize>, area: Area) {
         let engine = self.engine;
-        if engine.pages.lock(part.start).is_empty(part.start) {
+        let group = engine.pages.lock(part.start);
+        if group.is_empty(part.start) {
             return;
         }
         let mut rest = part.clone();
-        while let Some(run) = self.next_away(&rest)
-            && self.bring(space, &run, area).is_some()
+        while let Some(run) = next_away(&group, &rest)
+            && self.bring(space, &group, &run, area).is_some()
         {
             rest.start = run.end;
         }
@@ -139,16 +140,8 @@ impl<'a> Filling<'a> {
         let _ = sys::include_in_dumps(engine.pages.addr(part.start), part.len() * PAGE);
     }
 
-    /// The first pages in a row that only the store has.
-    fn next_away(&self, pages: &Range<usize>) -> Option<Range<usize>> {
-        let group = self.engine.pages.lock(pages.start.min(pages.end.saturating_sub(1)));
-        let is_away = |page: &usize| group.state(*page) == State::Stored;
-        let start = pages.clone().find(is_away)?;
-        Some(start..start + (start..pages.end).take_while(is_away).count())
-    }
-
     /// Maps the contents of these pages, which the program owns from then on. None if that is not to be had.
-    fn bring(&mut self, space: &mut Space, run: &Range<usize>, area: Area) -> Option<()> {
+    fn bring(&mut self, space: &mut Space, group: &Group<'_>, run: &Range<usize>, area: Area) -> Option<()> {
         let (engine, file) = (self.engine, self.file.as_ref()?);
         if self.pieces == MOST_PIECES {
             return None;
@@ -157,19 +150,21 @@ impl<'a> Filling<'a> {
         for (page, content) in run.clone().zip(&mut contents) {
             engine.store().load(engine.key(page), content, &mut self.scratch).ok()?;
         }
-        write_at(file, self.len, contents.as_flattened())?;
+        file.write_all_at(contents.as_flattened(), self.len).ok()?;
         let (addr, len) = (engine.pages.addr(run.start), run.len() * PAGE);
         sys::map_over(addr, len, area.prot.0, file.as_fd(), self.len).ok()?;
         self.len += len as u64;
         self.pieces += 1;
-        let group = engine.pages.lock(run.start);
-        run.clone().for_each(|page| engine.forget(&group, page));
+        run.clone().for_each(|page| engine.forget(group, page));
         space.set(addr..addr + len, Area::foreign());
         engine.uffd.wake(addr, len);
         Some(())
     }
 }
 
-fn write_at(file: &File, offset: u64, bytes: &[u8]) -> Option<()> {
-    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset).ok()
+/// The first pages in a row that only the store has.
+fn next_away(group: &Group<'_>, pages: &Range<usize>) -> Option<Range<usize>> {
+    let is_away = |page: &usize| group.state(*page) == State::Stored;
+    let start = pages.clone().find(is_away)?;
+    Some(start..start + (start..pages.end).take_while(is_away).count())
 }

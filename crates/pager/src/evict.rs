@@ -289,22 +289,12 @@ pub(crate) fn rescue(engine: &Engine, group: &Group<'_>, page: usize, staged: us
 /// Gives a page that is being evicted back to the program; its group is locked.
 fn take_back(engine: &Engine, group: &Group<'_>, page: usize, staged: usize) {
     let addr = engine.pages.addr(page);
-    loop {
-        match engine.uffd.copy(addr, staged, PAGE).stopped {
-            None => group.set(page, State::Resident),
-            // Unmapped by a raw system call of the program: there is nowhere to put it.
-            Some(Errno::NOENT) => group.set(page, State::None),
-            Some(Errno::SRCH) => {}
-            Some(Errno::AGAIN) => {
-                engine.read_on();
-                if !engine.inbox.concerns(&(addr..addr + PAGE)) {
-                    continue;
-                }
-                group.set(page, State::None);
-            }
-            Some(errno) => engine.die(&format!("a page was lost: it cannot be put back ({errno})")),
-        }
-        return;
+    match engine.put(&(addr..addr + PAGE), || engine.uffd.copy(addr, staged, PAGE)).stopped {
+        None => group.set(page, State::Resident),
+        // Unmapped or dropped by a raw system call of the program: there is nowhere to put it.
+        Some(Errno::NOENT | Errno::AGAIN) => group.set(page, State::None),
+        Some(Errno::SRCH) => {}
+        Some(errno) => engine.die(&format!("a page was lost: it cannot be put back ({errno})")),
     }
 }
 
@@ -441,9 +431,8 @@ fn detach_readonly(engine: &Engine, first: usize, count: usize, staging: usize) 
 /// own. To read such a page would cause a fault, which the handler cannot wait for.
 fn fill_holes(engine: &Engine, staging: usize, holes: Mask) {
     for bit in bits(holes) {
-        while engine.uffd.zeropage(staging + bit * PAGE, PAGE).stopped == Some(Errno::AGAIN) {
-            engine.read_on();
-        }
+        let addr = staging + bit * PAGE;
+        engine.put(&(addr..addr + PAGE), || engine.uffd.zeropage(addr, PAGE));
     }
 }
 

@@ -119,9 +119,8 @@ impl Handler {
     fn serve(&mut self, engine: &Engine, fault: Fault) {
         if engine.staging.contains(fault.addr) {
             // A hole in what an evictor moved: zeros.
-            while engine.uffd.zeropage(fault.addr & !(PAGE - 1), PAGE).stopped == Some(Errno::AGAIN) {
-                engine.read_on();
-            }
+            let addr = fault.addr & !(PAGE - 1);
+            engine.put(&(addr..addr + PAGE), || engine.uffd.zeropage(addr, PAGE));
             return;
         }
         if !engine.pages.range().contains(&fault.addr) {

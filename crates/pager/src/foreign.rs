@@ -10,9 +10,9 @@
 //! Price: all of the pager stands still for one system call. Guarantee: a call that fails leaves what was there, as far as the
 //! kernel does; no page of foreign memory is ever taken for the pager's.
 
-use crate::mapping::{numbers, page_aligned};
+use crate::mapping::page_aligned;
 use crate::pager::{MapError, Pager};
-use crate::pages::{Pages, State};
+use crate::pages::State;
 use crate::space::{Area, Kind, Space};
 use crate::sys;
 use crate::uffd::Change;
@@ -270,7 +270,7 @@ impl Pager {
     fn resident_in_common(&self, range: &Range<usize>) -> u32 {
         let Some(engine) = self.engine().filter(|engine| engine.usage.is_related()) else { return 0 };
         let mut common = 0;
-        for part in Pages::by_group(numbers(engine, range)) {
+        for part in engine.page_groups(range) {
             let group = engine.pages.lock(part.start);
             if !group.is_empty(part.start) {
                 let resident = part.filter(|page| group.state(*page) == State::Resident);
@@ -284,7 +284,7 @@ impl Pager {
     /// Forgets the pages of an anonymous range that the kernel has unmapped.
     fn forget_pages(&self, range: &Range<usize>) {
         let Some(engine) = self.engine() else { return };
-        for part in Pages::by_group(numbers(engine, range)) {
+        for part in engine.page_groups(range) {
             let group = engine.pages.lock(part.start);
             if !group.is_empty(part.start) {
                 engine.trace.iter().for_each(|trace| trace.given_up(&part));

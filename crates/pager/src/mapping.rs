@@ -386,7 +386,7 @@ impl Pager {
     /// locked.
     pub(crate) fn drop_pages(&self, range: &Range<usize>, accessible: bool) -> Result<(), MapError> {
         let Some(engine) = self.engine() else { return Ok(sys::discard(range.start, range.len())?) };
-        for part in Pages::by_group(numbers(engine, range)) {
+        for part in engine.page_groups(range) {
             let group = engine.pages.lock(part.start);
             if group.is_empty(part.start) {
                 continue;
@@ -448,10 +448,6 @@ fn move_tables(engine: Option<&Engine>, from: usize, to: usize, len: usize) -> R
         }
         other => Ok(other?),
     }
-}
-
-pub(crate) fn numbers(engine: &Engine, range: &Range<usize>) -> Range<usize> {
-    engine.pages.number(range.start)..engine.pages.number(range.start) + range.len() / PAGE
 }
 
 pub(crate) fn page_aligned(len: usize) -> Result<usize, MapError> {

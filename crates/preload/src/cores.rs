@@ -77,15 +77,16 @@ fn exchange(number: c_int, new: Option<&Action>) -> Option<Action> {
 fn ours() -> Action {
     // SAFETY: an action without anything.
     let mut action: Action = unsafe { MaybeUninit::zeroed().assume_init() };
-    action.sa_sigaction = handler as *const () as usize;
+    action.sa_sigaction = entry();
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: fills a set.
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
     action
 }
 
-fn is_ours(action: &Action) -> bool {
-    action.sa_sigaction == ours().sa_sigaction
+/// The address of the handler.
+fn entry() -> usize {
+    handler as *const () as usize
 }
 
 /// Puts the handler in the place of the default.
@@ -104,7 +105,7 @@ fn cover(number: c_int) {
 fn uncover(number: c_int) {
     // SAFETY: an action without anything is the default.
     let default: Action = unsafe { MaybeUninit::zeroed().assume_init() };
-    if exchange(number, None).as_ref().is_some_and(is_ours) {
+    if exchange(number, None).is_some_and(|action| action.sa_sigaction == entry()) {
         exchange(number, Some(&default));
     }
 }

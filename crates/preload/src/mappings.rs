@@ -211,26 +211,32 @@ impl Request {
         if init::range().contains(&addr) {
             return with_pager(move |pager| map_fixed(pager, there, len)).ok();
         }
-        let coloured = self.is_coloured();
-        let wanted = addr != 0 && len <= LITTLE && self.prot != libc::PROT_NONE;
-        if !coloured && (!wanted || GIVEN.load(Ordering::Relaxed) + len > MOST) {
-            return None;
-        }
-        let mapped = there.raw().ok()?;
-        if mapped != addr {
-            // A kernel that takes it for a hint (before 4.17).
-            // SAFETY: nobody else knows of it.
-            unsafe { sys::call_int(libc::SYS_munmap, [mapped, len, 0, 0, 0]) };
-            return None;
-        }
-        if coloured {
+        if self.is_coloured() {
+            let given = there.exactly(len)?;
             host::tell_once(
                 "the heap of Java's ZGC is shared memory, which is not held under the limit (-XX:+UseG1GC is)",
             );
-        } else {
-            GIVEN.fetch_add(len, Ordering::Relaxed);
+            return Some(given);
         }
-        Some(addr)
+        let wanted = addr != 0 && len <= LITTLE && self.prot != libc::PROT_NONE;
+        if !wanted || GIVEN.load(Ordering::Relaxed) + len > MOST {
+            return None;
+        }
+        let given = there.exactly(len)?;
+        GIVEN.fetch_add(len, Ordering::Relaxed);
+        Some(given)
+    }
+
+    /// The kernel's mapping with MAP_FIXED_NOREPLACE, if it comes where it is asked for.
+    fn exactly(self, len: usize) -> Option<usize> {
+        let mapped = self.raw().ok()?;
+        if mapped == self.addr {
+            return Some(mapped);
+        }
+        // A kernel that takes it for a hint (before 4.17).
+        // SAFETY: nobody else knows of it.
+        unsafe { sys::call_int(libc::SYS_munmap, [mapped, len, 0, 0, 0]) };
+        None
     }
 
     /// A reservation where bits of addresses have a meaning, for shared memory that is mapped several times over: Java's ZGC

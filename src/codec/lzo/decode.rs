@@ -14,14 +14,14 @@ enum Before {
 pub(super) fn decode(data: &[u8], page: &mut [u8]) -> Option<()> {
     let mut reader = Reader { data, at: 0 };
     let mut writer = Writer { page, len: 0 };
-    let mut zeros = false;
-    if data.len() >= 5 && data[0] == VERSIONED {
-        zeros = data[1] == WITH_ZEROS;
-        if data[1] > WITH_ZEROS {
-            return None;
+    let zeros = match data {
+        [VERSIONED, version @ ..=WITH_ZEROS, _, _, _, ..] => {
+            reader.at = 2;
+            *version == WITH_ZEROS
         }
-        reader.at = 2;
-    }
+        [VERSIONED, _, _, _, _, ..] => return None,
+        _ => false,
+    };
     let mut before = Before::None;
     let first = *data.get(reader.at)?;
     if first > VERSIONED {

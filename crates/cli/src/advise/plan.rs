@@ -62,7 +62,7 @@ impl Plan {
         let own: Vec<Compressor> = survey
             .sizes
             .iter()
-            .zip(crate::advise::COMPRESSORS)
+            .zip(crate::survey::COMPRESSORS)
             .map(|(sizes, name)| Compressor { name: sizes.compressor.clone(), measured_as: name })
             .collect();
         let ramfold = best(survey, aim, &own, Keeper::Ramfold);
