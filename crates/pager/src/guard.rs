@@ -10,7 +10,7 @@
 //! managed memory (static data, the pager's pool and tables) is found by looking ([`crate::usage::Usage::look_for_own`]).
 
 use crate::engine::Engine;
-use crate::evict::Mask;
+use crate::mask::Mask;
 use crate::pages::{BLOCK_PAGES, Group, Pages, State};
 use crate::space::Kind;
 use crate::sys::{self, PAGE, PageEntry};

@@ -7,7 +7,7 @@
 //! | names | why | file |
 //! |---|---|---|
 //! | malloc, free and their family | the heap lies in managed memory | heap.rs, large.rs |
-//! | mmap and its family, brk, sbrk | so does other private anonymous memory | mappings.rs, brk.rs |
+//! | mmap and its family, brk, sbrk | so does other private anonymous memory | mappings.rs, request.rs, brk.rs |
 //! | shmat, shmdt | what is attached inside managed memory is not the pager's | shared.rs |
 //! | `_Fork`, clone, syscall, and handlers for fork | the child needs its own copy of what is evicted | fork.rs, clone.c, gate.rs |
 //! | clone | what shares the memory may outlive this process | guests.rs |
@@ -49,6 +49,7 @@ mod lock;
 mod mappings;
 mod namespaces;
 mod real;
+mod request;
 mod running;
 mod shared;
 mod stack;

@@ -1,32 +1,20 @@
 //! mmap and its family.
 //!
-//! Private anonymous memory comes from the pager; everything else is the kernel's, made with the raw system call.
-//! A hint is kept where it can be. What is mapped over managed memory with MAP_FIXED stays the pager's when it is private
-//! and anonymous, and becomes foreign to it when it is not. What is free there is free to the program. A range that lies partly inside is split. A thread that
-//! works for ramfold itself always gets the kernel's own mapping.
+//! Who gives what mmap asks for is told in [`crate::request`]. What is mapped over managed memory with MAP_FIXED stays the
+//! pager's when it is private and anonymous, and becomes foreign to it when it is not. What is free there is free to the
+//! program. A range that lies partly inside is split. A thread that works for ramfold itself calls the kernel.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ramfold_pager::{MapError, Move, Pager, Prot};
 
 use crate::address_space;
-use crate::gate;
 use crate::heap;
-use crate::host;
 use crate::init;
+use crate::request::{Pages, Request, is_managing};
 use crate::sys::{self, FAILED, PAGE};
-use crate::tls;
-
-/// The pager's block of 16 pages: mappings of that size and more start on one, as mimalloc wants too.
-const BLOCK: usize = 16 * PAGE;
-/// Kinds of private anonymous memory that only the kernel can give.
-const KERNEL_ONLY: c_int = libc::MAP_32BIT | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
-const LOW: usize = 1 << 32;
-
-type Pages = Result<usize, MapError>;
 
 fn uint(value: c_int) -> usize {
     value.unsigned_abs() as usize
@@ -44,11 +32,6 @@ fn address(pages: Pages) -> *mut c_void {
 
 fn status(done: Result<(), MapError>) -> c_int {
     done.map_or_else(|error| sys::fail(error.errno()), |()| 0)
-}
-
-/// Whether memory is managed, and this thread does not work for ramfold.
-fn is_managing() -> bool {
-    !tls::is_internal()
 }
 
 /// `len` in whole pages when the range touches managed memory, and this thread does not work for ramfold.
@@ -99,191 +82,6 @@ fn on_parts(
         }
     }
     status(with_pager(move |pager| inside(pager, parts.inside.start, parts.inside.len())))
-}
-
-fn is_managed_kind(addr: usize, prot: c_int, flags: c_int) -> bool {
-    let private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
-    // Those who ask for usable memory at a low address (LuaJIT) cannot use a high one. Reservations can (the JVM).
-    let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
-    let low = !fixed && addr != 0 && addr < LOW && prot != libc::PROT_NONE;
-    private && flags & KERNEL_ONLY == 0 && !low
-}
-
-/// MAP_POPULATE and MAP_LOCKED, which never make the mapping fail.
-fn prepare(pager: &Pager, addr: usize, len: usize, flags: c_int) {
-    if flags & libc::MAP_POPULATE != 0 {
-        let _ = pager.advise(addr, len, libc::MADV_WILLNEED);
-    }
-    if flags & libc::MAP_LOCKED != 0 {
-        let _ = pager.lock(addr, len);
-    }
-}
-
-fn map_anywhere(pager: &Pager, len: usize, prot: c_int, flags: c_int) -> Pages {
-    let align = if len >= BLOCK { BLOCK } else { PAGE };
-    let addr = pager.map(len, Prot(prot), align)?;
-    prepare(pager, addr, len, flags);
-    Ok(addr)
-}
-
-/// MAP_FIXED that touches managed memory.
-fn map_fixed(pager: &Pager, request: Request, len: usize) -> Pages {
-    let managed = pager.range();
-    let keeps = request.flags & libc::MAP_FIXED_NOREPLACE != 0;
-    if request.addr < managed.start || request.addr + len > managed.end || !request.addr.is_multiple_of(PAGE)
-    {
-        return Err(if keeps { MapError::Kernel(libc::EEXIST) } else { MapError::Invalid });
-    }
-    if request.is_managed_kind() {
-        let (addr, prot) = (request.addr, Prot(request.prot));
-        if keeps {
-            pager.map_fixed_noreplace(addr, len, prot)?;
-        } else {
-            pager.map_fixed(addr, len, prot)?;
-        }
-        prepare(pager, request.addr, len, request.flags);
-        return Ok(request.addr);
-    }
-    map_foreign(pager, request, len, !keeps)
-}
-
-/// Something of the kernel's at an address inside managed memory. What is to be brought in at once comes when the pager does
-/// not stand still any more.
-fn map_foreign(pager: &Pager, request: Request, len: usize, replace: bool) -> Pages {
-    const ELSEWHERE: c_int = libc::MAP_POPULATE | libc::MAP_NONBLOCK | libc::MAP_FIXED_NOREPLACE;
-    let call = Request { flags: request.flags & !ELSEWHERE | libc::MAP_FIXED, ..request };
-    let mapped = pager.map_foreign(request.addr, len, replace, &mut || call.raw())?;
-    if request.flags & libc::MAP_POPULATE != 0 && request.flags & libc::MAP_NONBLOCK == 0 {
-        let private = request.flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
-        let writes = private && request.prot & libc::PROT_WRITE != 0;
-        let advice = if writes { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-        // It never makes the mapping fail.
-        let _ = pager.advise(request.addr, len, advice);
-    }
-    Ok(mapped)
-}
-
-#[derive(Clone, Copy)]
-struct Request {
-    addr: usize,
-    len: usize,
-    prot: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: i64,
-}
-
-impl Request {
-    fn is_managed_kind(self) -> bool {
-        is_managed_kind(self.addr, self.prot, self.flags)
-    }
-
-    fn is_fixed(self) -> bool {
-        self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
-    }
-
-    /// The system call; the errno on failure.
-    fn raw(self) -> Result<usize, i32> {
-        let addr = ptr::with_exposed_provenance_mut(self.addr);
-        // SAFETY: the program's own call; over managed memory only where the pager asked for it.
-        let p = unsafe { sys::mmap(addr, self.len, self.prot, self.flags, self.fd, self.offset) };
-        if p == FAILED { Err(sys::errno()) } else { Ok(p.addr()) }
-    }
-
-    /// Something of the kernel's where the program would like it, if it can be there: inside managed memory, where nothing is.
-    fn at_hint(self) -> Option<usize> {
-        // Huge pages: the kernel rounds the length up, over what follows.
-        let pages = sys::pages(self.len).filter(|_| self.flags & libc::MAP_HUGETLB == 0);
-        let len = pages.filter(|len| *len > 0 && is_managing())?;
-        let request = Self { addr: self.addr / PAGE * PAGE, ..self };
-        with_pager(move |pager| map_foreign(pager, request, len, false)).ok()
-    }
-
-    /// Memory of the pager's kind where the program would like it: inside managed memory, if nothing is there; elsewhere from the
-    /// kernel, if it is little (a JIT's code has to be near its library). That is not managed, and counted.
-    fn near(self, len: usize) -> Option<usize> {
-        /// Bytes in one mapping, and of all.
-        const LITTLE: usize = 1 << 20;
-        const MOST: usize = 4 << 20;
-        static GIVEN: AtomicUsize = AtomicUsize::new(0);
-        let addr = self.addr / PAGE * PAGE;
-        let there = Self { addr, flags: self.flags | libc::MAP_FIXED_NOREPLACE, ..self };
-        if init::range().contains(&addr) {
-            return with_pager(move |pager| map_fixed(pager, there, len)).ok();
-        }
-        if self.is_coloured() {
-            let given = there.exactly(len)?;
-            host::tell_once(
-                "the heap of Java's ZGC is shared memory, which is not held under the limit (-XX:+UseG1GC is)",
-            );
-            return Some(given);
-        }
-        let wanted = addr != 0 && len <= LITTLE && self.prot != libc::PROT_NONE;
-        if !wanted || GIVEN.load(Ordering::Relaxed) + len > MOST {
-            return None;
-        }
-        let given = there.exactly(len)?;
-        GIVEN.fetch_add(len, Ordering::Relaxed);
-        Some(given)
-    }
-
-    /// The kernel's mapping with MAP_FIXED_NOREPLACE, if it comes where it is asked for.
-    fn exactly(self, len: usize) -> Option<usize> {
-        let mapped = self.raw().ok()?;
-        if mapped == self.addr {
-            return Some(mapped);
-        }
-        // A kernel that takes it for a hint (before 4.17).
-        // SAFETY: nobody else knows of it.
-        unsafe { sys::call_int(libc::SYS_munmap, [mapped, len, 0, 0, 0]) };
-        None
-    }
-
-    /// A reservation where bits of addresses have a meaning, for shared memory that is mapped several times over: Java's ZGC
-    /// asks for powers of two, 4 TiB and up, and can have its heap nowhere else.
-    fn is_coloured(self) -> bool {
-        const LOWEST: usize = 4 << 40;
-        self.prot == libc::PROT_NONE && self.addr >= LOWEST && self.addr.is_power_of_two()
-    }
-
-    /// The limit of address space. What malloc reserves counts when it is used; what lies over memory that is there may
-    /// come to nothing more.
-    fn admit(self) -> Result<(), MapError> {
-        let reserves = self.prot == libc::PROT_NONE && gate::is_inside(tls::thread());
-        if self.is_fixed() || reserves || !is_managing() { Ok(()) } else { address_space::admit(self.len) }
-    }
-
-    fn serve(mut self) -> Pages {
-        self.admit()?;
-        let raw = |request: Self| request.raw().map_err(MapError::Kernel);
-        let range = init::range();
-        if !self.is_fixed() && !self.is_managed_kind() {
-            if range.contains(&self.addr) {
-                if let Some(mapped) = self.at_hint() {
-                    return Ok(mapped);
-                }
-                self.addr = 0;
-            }
-            return raw(self);
-        }
-        let Some(len) = sys::pages(self.len).filter(|_| is_managing()) else { return raw(self) };
-        if len == 0 {
-            return Err(MapError::Invalid);
-        }
-        if !self.is_fixed() {
-            return match self.near(len) {
-                Some(addr) => Ok(addr),
-                None => with_pager(move |pager| map_anywhere(pager, len, self.prot, self.flags)),
-            };
-        }
-        // Where management begins with this call, the range was still empty.
-        let range = init::range();
-        let end = self.addr.checked_add(len).ok_or(MapError::NoMemory)?;
-        if self.addr >= range.end || end <= range.start {
-            return raw(self);
-        }
-        with_pager(move |pager| map_fixed(pager, self, len))
-    }
 }
 
 /// # Safety

@@ -1,0 +1,212 @@
+//! Detaching: cold pages out of the program, into the staging window, in each of the ways there are.
+//!
+//! UFFDIO_MOVE takes a run of them at once. Where the program has other rights to pages than the window gives, but may write
+//! them, the window gets those for as long as the move lasts. Where MOVE is missing: write-protect, copy, drop. Pages that may
+//! not be written are copied and dropped with the space locked. What neither moves nor can be copied stays.
+//!
+//! All of it under the group's lock. Guarantee: a page is Evicting if and only if the window has it.
+
+use crate::Prot;
+use crate::engine::Engine;
+use crate::mask::{Mask, bits, ones, runs};
+use crate::pages::{BLOCK_BYTES, Group, State};
+use crate::space::Kind;
+use crate::sys::{self, PAGE, PageEntry};
+use rustix::io::Errno;
+use std::ops::Range;
+use std::os::fd::AsFd;
+
+/// Heat given to a page that could not be evicted, so that it is not tried again at once.
+const STUCK: u16 = 12;
+
+/// What kept pages from being moved.
+#[derive(Debug, Default)]
+pub(crate) struct Refused {
+    /// The program may do other things with them than with the window: not write them, or execute them too.
+    pub(crate) unlike: bool,
+}
+
+/// Takes the cold pages of a run out of the program, into the window at `staging`; the others of the run are not
+/// there. Returns the pages (bits) that lie in the window now; they are Evicting.
+pub(crate) fn detach(
+    engine: &Engine,
+    group: &Group<'_>,
+    (first, cold): (usize, Mask),
+    run: Range<usize>,
+    staging: usize,
+    refused: &mut Refused,
+) -> Mask {
+    let mut detached = 0;
+    let (mut at, mut most) = (run.start, run.len());
+    let mut unshared = false;
+    while at < run.end {
+        let count = most.min(run.end - at);
+        let progress =
+            engine.uffd.move_pages(staging + at * PAGE, engine.pages.addr(first + at), count * PAGE);
+        let moved = at..at + progress.bytes / PAGE;
+        for bit in moved.clone().filter(|bit| cold >> bit & 1 != 0) {
+            group.set(first + bit, State::Evicting);
+            detached |= 1 << bit;
+        }
+        unshared &= moved.is_empty();
+        at = moved.end;
+        let addr = engine.pages.addr(first + at);
+        match progress.stopped {
+            None => most *= 2,
+            // More than one mapping: each by itself.
+            Some(Errno::INVAL) if count > 1 => most = count / 2,
+            Some(Errno::BUSY)
+                if !unshared && present(engine, addr, 1) != 0 && engine.unshare(group, addr).is_ok() =>
+            {
+                unshared = true;
+            }
+            // The program changes its memory past the pager; later.
+            Some(Errno::AGAIN) => break,
+            Some(errno) => {
+                refused.unlike |= errno == Errno::INVAL;
+                group.set_heat(first + at, STUCK);
+                at += 1;
+                unshared = false;
+            }
+        }
+    }
+    detached
+}
+
+/// The cold pages of a stretch that the program may write, and more than read beside: the window is made like them while they
+/// are moved. Returns the pages that lie in the window now.
+pub(crate) fn detach_unlike(
+    engine: &Engine,
+    (first, cold): (usize, Mask),
+    count: usize,
+    staging: usize,
+) -> Mask {
+    let space = engine.lock_space();
+    let group = engine.lock_group(first);
+    let there = cold & really_there(engine, &group, first, count);
+    let mut detached = 0;
+    for run in runs(there) {
+        let start = engine.pages.addr(first + run.start);
+        for (part, area) in space.areas_in(&(start..start + run.len() * PAGE)) {
+            if area.kind != Kind::Anonymous || !area.prot.writable() || area.prot == Prot::READ_WRITE {
+                continue;
+            }
+            let from = run.start + (part.start - start) / PAGE;
+            let pages = from..from + part.len() / PAGE;
+            let window = staging + from * PAGE;
+            // Its own memory; refused, nothing is moved.
+            if sys::protect(window, part.len(), area.prot.0).is_ok() {
+                detached |= detach(engine, &group, (first, there), pages, staging, &mut Refused::default());
+                let _ = sys::protect(window, part.len(), Prot::READ_WRITE.0);
+            }
+        }
+    }
+    detached
+}
+
+/// What of a stretch the program may not write now: nobody changes it while the space is locked, so a copy and a discard
+/// are as good as a move. Returns the pages that lie in the window now.
+pub(crate) fn detach_readonly(engine: &Engine, first: usize, count: usize, staging: usize) -> Mask {
+    let space = engine.lock_space();
+    let group = engine.lock_group(first);
+    let mut detached = 0;
+    for bit in bits(really_there(engine, &group, first, count)) {
+        let page = first + bit;
+        let readonly = space
+            .area_at(engine.pages.addr(page))
+            .is_some_and(|(_, area)| area.kind == Kind::Anonymous && !area.prot.writable() && !area.locked);
+        if readonly && copy_out(engine, page, 1, staging + bit * PAGE) == Ok(1) {
+            group.set(page, State::Evicting);
+            detached |= 1 << bit;
+        }
+    }
+    detached
+}
+
+/// Puts zeros into the window where a page was taken for resident that the program had discarded by a system call of its
+/// own. To read such a page would cause a fault, which the handler cannot wait for.
+pub(crate) fn fill_holes(engine: &Engine, staging: usize, holes: Mask) {
+    for bit in bits(holes) {
+        let addr = staging + bit * PAGE;
+        engine.put(&(addr..addr + PAGE), || engine.uffd.zeropage(addr, PAGE));
+    }
+}
+
+/// The resident pages of a stretch. Those that the program has discarded by a system call of its own are noticed: they are
+/// None. To read one for a copy would wait for a fault that the group's lock keeps from being resolved.
+pub(crate) fn really_there(engine: &Engine, group: &Group<'_>, first: usize, count: usize) -> Mask {
+    let resident = |bit: &usize| group.state(first + bit) == State::Resident;
+    let taken = (0..count).filter(resident).fold(0, |mask, bit| mask | 1 << bit);
+    let there = present(engine, engine.pages.addr(first), count);
+    for bit in bits(taken & !there) {
+        group.set(first + bit, State::None);
+    }
+    taken & there
+}
+
+/// Without UFFDIO_MOVE: writes to the run wait while it is copied, and find the pages gone. Returns the pages (bits)
+/// that lie in the window now.
+pub(crate) fn detach_by_copy(
+    engine: &Engine,
+    group: &Group<'_>,
+    first: usize,
+    run: Range<usize>,
+    staging: usize,
+) -> Mask {
+    let (page, count) = (first + run.start, run.len());
+    let addr = engine.pages.addr(page);
+    let protected = engine.uffd.write_protect(addr, count * PAGE, true);
+    let copied = protected.and_then(|()| copy_out(engine, page, count, staging + run.start * PAGE));
+    let copied = copied.unwrap_or(0);
+    let detached = copied << run.start;
+    for bit in run {
+        if detached >> bit & 1 != 0 {
+            group.set(first + bit, State::Evicting);
+        } else {
+            group.set_heat(first + bit, STUCK);
+            // Not protected in the first place, or unmapped: nobody waits.
+            let _ = engine.uffd.write_protect(engine.pages.addr(first + bit), PAGE, false);
+        }
+    }
+    detached
+}
+
+/// Copies pages that cannot change now into the window, and drops them. The group is locked. Returns the pages
+/// (bits, from `page` on) that were dropped: where one cannot be (it is locked), those before it may be gone already.
+fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<Mask, Errno> {
+    let addr = engine.pages.addr(page);
+    // Not straight into the window: its pages are missing, and only the handler could bring them.
+    let mut copy = [0u8; BLOCK_BYTES];
+    let copy = &mut copy[..count * PAGE];
+    let common = engine.in_common(addr, count);
+    sys::read_at(engine.memory.as_fd(), addr, copy)?;
+    if let Some(errno) = engine.uffd.copy(to, copy.as_ptr().addr(), copy.len()).stopped {
+        // The window's own memory: it cannot fail.
+        let _ = sys::discard_unseen(to, count * PAGE);
+        return Err(errno);
+    }
+    let (range, told) = (addr..addr + count * PAGE, engine.uffd.tells_changes());
+    if told {
+        engine.inbox.expect_removal(range.clone());
+    }
+    let all = sys::discard(addr, count * PAGE).is_ok();
+    let kept = if all { 0 } else { present(engine, addr, count) };
+    if told && !all {
+        let dropped = (kept.trailing_zeros() as usize).min(count);
+        engine.inbox.expect_less(&range, (count - dropped) * PAGE);
+    }
+    for bit in bits(kept) {
+        let _ = sys::discard_unseen(to + bit * PAGE, PAGE);
+    }
+    let dropped = ones(0..count) & !kept;
+    engine.usage.divide((dropped & common).count_ones());
+    Ok(dropped)
+}
+
+/// Which pages of a stretch have contents.
+pub(crate) fn present(engine: &Engine, addr: usize, count: usize) -> Mask {
+    match engine.those(addr, count, PageEntry::has_contents) {
+        Ok(there) => there,
+        Err(_) => engine.die("a page was lost: /proc/self/pagemap cannot be read"),
+    }
+}
