@@ -196,6 +196,10 @@ impl Handler {
         let mut in_vain = 0;
         while engine.over_high() > 0 {
             engine.evictor().call();
+            // The evictor cannot get on while the gate is closed, nor can it be closed while this thread is inside.
+            if engine.gate.step_aside(|| engine.enter()) {
+                wait = Wait::new(engine);
+            }
             engine.take_up_changes();
             let before = engine.burden();
             // Where pages are copied the kernel tells the reader when they are dropped, and waits for it.

@@ -76,6 +76,18 @@ impl Gate {
         futex::wake::<false>(&self.0, futex::ALL);
     }
 
+    /// Lets a closer have its turn, if there is one: out, and in again by `enter`. For who is inside, waits there for what others
+    /// can do only inside, and has nothing locked. Whether there was one.
+    pub(crate) fn step_aside<'a>(&'a self, enter: impl FnOnce() -> Inside<'a>) -> bool {
+        let closing = self.0.load(Ordering::Relaxed) & CLOSED != 0;
+        if closing {
+            self.leave();
+            // The caller's own goes on to mean this.
+            std::mem::forget(enter());
+        }
+        closing
+    }
+
     /// Whether anybody is inside, or the gate is closed. If not, whoever asks takes locks that a fork would leave locked.
     pub(crate) fn is_in_use(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0

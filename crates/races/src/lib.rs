@@ -99,6 +99,29 @@ fn two_who_close_the_gate_take_turns() {
     });
 }
 
+/// Who waits inside for what a closer does lets it in, and is inside again, alone with its memory, once it is done.
+#[test]
+fn who_steps_aside_lets_a_closer_in() {
+    model(|| {
+        let shared = Arc::new((Gate::default(), Watched::default()));
+        let other = Arc::clone(&shared);
+        let closer = thread::spawn(move || {
+            let _closed = other.0.close_scoped();
+            other.1.add();
+        });
+        let (gate, watched) = &*shared;
+        {
+            let _inside = gate.enter();
+            let before = watched.get();
+            let stepped = gate.step_aside(|| gate.enter());
+            assert_eq!(watched.get() > before, stepped, "it was done meanwhile, or not at all");
+        }
+        closer.join().unwrap();
+        let _closed = gate.close_scoped();
+        assert_eq!(watched.get(), 1);
+    });
+}
+
 #[test]
 fn who_has_a_lock_is_alone_and_who_waits_gets_it() {
     model(|| {
