@@ -7,7 +7,8 @@
 //!
 //! Price: a lock and about 20 bytes an operation, written every 64 KiB and when the keeper comes by. All processes of a run append
 //! to one file, each some whole lines at a time. A process's pages have the number of its slot above theirs; it begins by
-//! giving up whatever the one before it in that slot had. The last lines of a process that is killed are lost.
+//! giving up whatever the one before it in that slot had. The last lines of a process that is killed are lost; the line at which
+//! the kernel broke off its write is told from others by the `!` that begins each piece.
 
 use crate::segment::SlotId;
 use crate::sys;
@@ -128,6 +129,9 @@ impl Lines {
     fn push(&mut self, line: std::fmt::Arguments<'_>) {
         use std::fmt::Write as _;
         if !self.failed {
+            if self.text.is_empty() {
+                self.text.push('!');
+            }
             let _ = writeln!(self.text, "{line}");
         }
     }
@@ -161,12 +165,12 @@ mod tests {
         let page = |page| base + page;
         let all = 1u64 << 32;
         let expected =
-            format!("d {base} {all}\nw {}\nr {}\nc {} 1\nd {} 2\n", page(7), page(8), page(8), page(7));
+            format!("!d {base} {all}\nw {}\nr {}\nc {} 1\nd {} 2\n", page(7), page(8), page(8), page(7));
         assert_eq!(text, expected);
         trace.served();
         trace.came(u64::MAX);
         trace.flush();
-        assert!(std::fs::read_to_string(file.path()).unwrap()[expected.len()..].starts_with("t "));
+        assert!(std::fs::read_to_string(file.path()).unwrap()[expected.len()..].starts_with("!t "));
         assert!(!account.segment.is_trace_incomplete());
     }
 

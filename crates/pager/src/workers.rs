@@ -81,7 +81,11 @@ fn spawn(engine: &Arc<Engine>, name: &'static str, body: fn(&Arc<Engine>)) -> Re
     let engine = Arc::clone(engine);
     let body = move || {
         let fatal = FatalPanic(&engine);
-        engine.threads().push(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned());
+        {
+            // As with all locks: a child is forked while nobody has one.
+            let _inside = engine.gate.enter();
+            engine.threads().push(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned());
+        }
         body(&engine);
         std::mem::forget(fatal);
     };

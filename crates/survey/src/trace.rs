@@ -15,6 +15,9 @@
 //! for so many nanoseconds without new pages. What a page compresses to before it is said, is the first that is said of it later,
 //! or [`DEFAULT_BYTES`]. Pages are numbers below 2^48. Empty lines and lines that begin with `#` say nothing.
 //!
+//! Several processes write one trace, and any of them may be killed while it writes. So a process begins what it writes with `!`:
+//! the part of a line before a `!` is unfinished, and does not count. Nor does a last line without its newline.
+//!
 //! A run of touches to one page is one touch: what matters is the order in which pages are needed. `ramfold run --trace`
 //! writes what the pager sees: touches of pages that were away, with those that came along, and what pages compressed to when they left.
 
@@ -69,17 +72,21 @@ pub enum ParseError {
 ///
 /// # Errors
 /// [`ParseError`], of the first line that is wrong.
-pub fn parse(text: impl BufRead) -> Result<Vec<Operation>, ParseError> {
-    let mut lines = text.lines().zip(1..);
-    let read = |line: std::io::Result<String>| line.map_err(|error| ParseError::Read(error.to_string()));
-    let head = lines.next().map(|(line, _)| read(line)).transpose()?;
-    if head.as_deref().map(str::trim_end) != Some(HEAD) {
+pub fn parse(mut text: impl BufRead) -> Result<Vec<Operation>, ParseError> {
+    let mut line = String::new();
+    let mut next = |line: &mut String| {
+        line.clear();
+        text.read_line(line).map_err(|error| ParseError::Read(error.to_string()))
+    };
+    next(&mut line)?;
+    if line.trim_end() != HEAD {
         return Err(ParseError::Head);
     }
     let mut operations = Vec::new();
-    for (line, number) in lines {
-        let line = read(line)?;
-        let text = line.trim();
+    for number in 2.. {
+        next(&mut line)?;
+        let Some(whole) = line.strip_suffix('\n') else { break };
+        let text = whole.rsplit('!').next().unwrap_or_default().trim();
         if text.is_empty() || text.starts_with('#') {
             continue;
         }
@@ -185,6 +192,15 @@ mod tests {
             Operation::Discard(8, 2),
         ];
         assert_eq!(parse(trace.as_bytes()), Ok(expected.into()));
+    }
+
+    #[test]
+    fn what_a_killed_process_left_unfinished_does_not_count() {
+        let pieces = ["!r 1\nr 2\n", "!w 3\nr 4", "!c 3 9\n", "!", "!r 5\nr", "!r 6\nr 70"];
+        let trace = format!("{HEAD}\n{}", pieces.concat());
+        let [one, two, five, six] = [1, 2, 5, 6].map(Operation::Read);
+        let expected = vec![one, two, Operation::Write(3, None), Operation::Size(3, 9), five, six];
+        assert_eq!(parse(trace.as_bytes()), Ok(expected));
     }
 
     #[test]
