@@ -24,7 +24,7 @@ const OUTER_ONLY: &[&str] = &[
 
 fn main() {
     let root = Path::new(&var("CARGO_MANIFEST_DIR")).join("../..");
-    for input in ["src", "crates/pager", "crates/preload", "Cargo.toml", "Cargo.lock"] {
+    for input in ["src", "crates/budget", "crates/pager", "crates/preload", "Cargo.toml", "Cargo.lock"] {
         println!("cargo::rerun-if-changed={}", root.join(input).display());
     }
     build_start(&root.join("crates/preload/start"));

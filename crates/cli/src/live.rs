@@ -1,6 +1,6 @@
 //! A run as it is at one moment: what `top` shows and what the metrics tell.
 
-use ramfold_pager::segment::{Counter, FaultTimes, Gauge, Segment};
+use ramfold_budget::segment::{Counter, FaultTimes, Gauge, Segment};
 use std::time::Instant;
 
 /// All numbers of a run.
@@ -44,7 +44,7 @@ pub struct Process {
 impl Sample {
     /// Reads the segment. Other processes go on meanwhile: the numbers need not add up.
     pub fn take(segment: &Segment) -> Self {
-        let process = |process: ramfold_pager::segment::Process| Process {
+        let process = |process: ramfold_budget::segment::Process| Process {
             pid: process.pid,
             name: name_of(process.pid),
             gauges: Gauge::ALL.iter().map(|gauge| segment.gauge(process.slot, *gauge)).collect(),

@@ -26,7 +26,7 @@ use crowd::Crowd;
 use metrics::Metrics;
 use options::Settings;
 use pace::Pace;
-use ramfold_pager::segment::Segment;
+use ramfold_budget::segment::Segment;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use stats::Stats;

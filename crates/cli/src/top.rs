@@ -8,7 +8,7 @@ mod report;
 
 use crate::failure::Failure;
 use crate::live::Sample;
-use ramfold_pager::segment::{OpenError, Segment};
+use ramfold_budget::segment::{OpenError, Segment};
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;

@@ -7,8 +7,8 @@
 
 use crate::engine::Engine;
 use crate::pager::{Pager, SetupError};
-use crate::sys;
 use crate::workers;
+use ramfold_budget::time::now_ns;
 use rustix::fs::readlinkat;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -44,9 +44,9 @@ pub(crate) fn end_threads(engine: &Engine) {
 }
 
 fn wait_until(engine: &Engine, is_so: impl Fn() -> bool) {
-    let begun = sys::now_ns();
+    let begun = now_ns();
     while !is_so() {
-        if sys::now_ns() - begun > PATIENCE_NS {
+        if now_ns() - begun > PATIENCE_NS {
             engine.die("internal error: the pager's threads do not end (please report it)");
         }
         std::thread::sleep(Duration::from_micros(50));
@@ -61,8 +61,9 @@ fn is_alive(tid: u32) -> bool {
 
 /// Whether threads of this process would be where it is itself: else the kernel starts none.
 fn can_start_threads(engine: &Engine) -> bool {
-    let link =
-        |name: &str| readlinkat(&engine.usage.proc.0, format!("thread-self/ns/{name}"), Vec::new()).ok();
+    let link = |name: &str| {
+        readlinkat(&engine.member.usage.proc.0, format!("thread-self/ns/{name}"), Vec::new()).ok()
+    };
     [("pid", "pid_for_children"), ("time", "time_for_children")]
         .iter()
         .all(|(own, next)| link(own) == link(next))

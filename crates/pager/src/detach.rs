@@ -199,7 +199,7 @@ fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<Mas
         let _ = sys::discard_unseen(to + bit * PAGE, PAGE);
     }
     let dropped = ones(0..count) & !kept;
-    engine.usage.divide((dropped & common).count_ones());
+    engine.member.usage.divide((dropped & common).count_ones());
     Ok(dropped)
 }
 

@@ -13,12 +13,12 @@
 //! no swap file, no room beside it or no right to it any more, and what lies in more pieces than [`MOST_PIECES`].
 
 use crate::engine::Engine;
-use crate::event::Event;
 use crate::pager::Pager;
 use crate::pages::{Group, State};
 use crate::space::{Area, Kind, Space};
 use crate::sys::{self, PAGE};
 use ramfold::{PAGE_SIZE, Scratch};
+use ramfold_budget::event::Event;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::ops::Range;

@@ -22,10 +22,11 @@ use crate::detach::{
 use crate::engine::Engine;
 use crate::mask::{Mask, STRETCH_BLOCKS, bits, ones, runs, spans};
 use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
-use crate::segment::Counter;
 use crate::sys::PAGE;
 use ramfold::page::same_filled;
 use ramfold::{Page, Scratch};
+use ramfold_budget::effort::Given;
+use ramfold_budget::segment::Counter;
 use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -55,17 +56,6 @@ struct Detached {
     stored: Mask,
 }
 
-/// What a batch came to.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Evicted {
-    /// Pages that are Stored now.
-    pub(crate) pages: usize,
-    /// Pages that the store refused.
-    pub(crate) refused: usize,
-    /// Blocks looked at.
-    pub(crate) looked_at: usize,
-}
-
 impl Evictor {
     pub(crate) fn new(engine: &Engine, places: Range<usize>) -> Self {
         Self { scratch: engine.scratch(), batch: Vec::with_capacity(places.len()), places, alone: false }
@@ -78,11 +68,11 @@ impl Evictor {
 
     /// Evicts the cold pages of the next blocks, as many blocks as the window has places and `blocks` allows.
     /// Over the limit, what other processes have as well stays as long as there is anything else. Called inside the gate.
-    pub(crate) fn evict(&mut self, engine: &Engine, blocks: usize) -> Evicted {
-        let mut evicted = Evicted::default();
+    pub(crate) fn evict(&mut self, engine: &Engine, blocks: usize) -> Given {
+        let mut evicted = Given::default();
         let most = blocks.min(self.places.len());
         let mut taken = 0;
-        if engine.usage.is_related() && engine.over_high() > 0 {
+        if engine.member.usage.is_related() && engine.over_high() > 0 {
             taken = self.detach_next(engine, most, &mut evicted, |blocks| !engine.is_in_common(blocks));
         }
         if taken == 0 {
@@ -110,7 +100,7 @@ impl Evictor {
         &mut self,
         engine: &Engine,
         most: usize,
-        evicted: &mut Evicted,
+        evicted: &mut Given,
         wanted: impl Fn(&Range<usize>) -> bool,
     ) -> usize {
         // A pass over mostly hot blocks ends too.
@@ -220,7 +210,7 @@ fn next_stretch(engine: &Engine, most: usize) -> Option<Range<usize>> {
 }
 
 /// The commit point of an eviction.
-fn commit(engine: &Engine, detached: &Detached, evicted: &mut Evicted) {
+fn commit(engine: &Engine, detached: &Detached, evicted: &mut Given) {
     let first = detached.blocks.start * BLOCK_PAGES;
     let group = engine.lock_group(first);
     for bit in bits(detached.pages) {

@@ -10,16 +10,18 @@
 //! the program), and only then invalidated in the store. A page that cannot be loaded ends the program.
 
 use crate::engine::Engine;
-use crate::evict::{self, Evicted, Evictor};
+use crate::evict::{self, Evictor};
 use crate::fresh;
 use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
-use crate::segment::Counter;
 use crate::staging::Bell;
 use crate::streams::{Ahead, Streams};
 use crate::sys::{self, PAGE};
 use crate::trace::Trace;
 use crate::uffd::{Fault, Message, Progress, Told};
 use ramfold::{LoadError, PAGE_SIZE, Page, Scratch};
+use ramfold_budget::effort::{Effort, Given, Turn};
+use ramfold_budget::segment::Counter;
+use ramfold_budget::time::now_ns;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -90,13 +92,13 @@ impl Handler {
         let mut messages = [Message::default(); MESSAGES];
         while !(engine.stopping.load(Ordering::Acquire) && engine.workers.load(Ordering::Acquire) == 0) {
             let count = await_messages(engine, &mut messages);
-            let start = sys::now_ns();
+            let start = now_ns();
             let _inside = engine.enter();
             engine.trace.iter().for_each(|trace| trace.came(start));
             for fault in faults(engine, &mut messages, count) {
                 self.follow(engine, fault.tid);
                 self.serve(engine, fault);
-                engine.usage.segment().record_fault_ns(engine.usage.slot(), sys::now_ns() - start);
+                engine.member.segment().record_fault_ns(engine.member.slot(), now_ns() - start);
             }
             engine.trace.iter().for_each(Trace::served);
         }
@@ -127,9 +129,9 @@ impl Handler {
             return engine.let_go(fault.addr & !(PAGE - 1));
         }
         self.served = self.served.wrapping_add(1);
-        let often = if engine.usage.is_related() { REFRESH_OF_RELATED } else { REFRESH };
+        let often = if engine.member.usage.is_related() { REFRESH_OF_RELATED } else { REFRESH };
         if self.served.is_multiple_of(often) {
-            engine.usage.look_for_own();
+            engine.member.usage.look_for_own();
             engine.refresh_usage();
         }
         self.make_room(engine);
@@ -193,7 +195,7 @@ impl Handler {
             return;
         }
         let mut wait = Wait::new(engine);
-        let mut in_vain = 0;
+        let mut effort = Effort::default();
         while engine.over_high() > 0 {
             engine.evictor().call();
             // The evictor cannot get on while the gate is closed, nor can it be closed while this thread is inside.
@@ -201,29 +203,19 @@ impl Handler {
                 wait = Wait::new(engine);
             }
             engine.take_up_changes();
-            let before = engine.burden();
             // Where pages are copied the kernel tells the reader when they are dropped, and waits for it.
             let able = engine.moves || !engine.uffd.tells_changes();
-            let evicted = if able { self.reclaim.evict(engine, 1) } else { Evicted::default() };
-            engine.refresh_usage();
-            engine.squeeze_if_in_vain(before);
-            if evicted.pages > 0 || (evicted.refused > 0 && engine.shrink()) {
-                in_vain = 0;
+            let (turn, _) = effort.turn(&engine.member, engine, || {
+                if able { self.reclaim.evict(engine, 1) } else { Given::default() }
+            });
+            if turn == Turn::Made || (able && turn == Turn::Trying) {
                 continue;
             }
-            // Heat costs up to 15 passes over the queue before a page leaves.
-            in_vain += evicted.looked_at.max(1);
-            if !able || in_vain > 16 * engine.queue().len() {
-                if (able || wait.is_stalled(engine)) && engine.squeeze() {
-                    in_vain = 0;
-                    wait = Wait::new(engine);
-                    continue;
-                }
-                wait.a_little(
-                    engine,
-                    if able { Duration::from_millis(1) } else { Duration::from_micros(50) },
-                );
+            if (able || wait.is_stalled(engine)) && effort.squeeze(&engine.member, engine) {
+                wait = Wait::new(engine);
+                continue;
             }
+            wait.a_little(engine, if able { Duration::from_millis(1) } else { Duration::from_micros(50) });
         }
     }
     /// Loads a page, and those that follow it when use is sequential. Returns how many are there now.
@@ -320,7 +312,7 @@ impl Wait {
 
     /// Waits for as long as `pause`; ends the program if it has waited for too long.
     fn a_little(&mut self, engine: &Engine, pause: Duration) {
-        let segment = engine.usage.segment();
+        let segment = engine.member.segment();
         if self.reap <= Instant::now() {
             self.reap = Instant::now() + REAP;
             // `ramfold run` does so as well, while it lives.

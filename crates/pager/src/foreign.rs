@@ -96,7 +96,7 @@ impl Pager {
             self.forget_pages(part);
         }
         if let Some(engine) = self.engine() {
-            engine.usage.divide(common);
+            engine.member.usage.divide(common);
         }
         if done.is_ok() {
             space.set(range.clone(), area);
@@ -268,7 +268,7 @@ impl Pager {
 
     /// Pages of an anonymous range that are here, and another process's as well since a fork.
     fn resident_in_common(&self, range: &Range<usize>) -> u32 {
-        let Some(engine) = self.engine().filter(|engine| engine.usage.is_related()) else { return 0 };
+        let Some(engine) = self.engine().filter(|engine| engine.member.usage.is_related()) else { return 0 };
         let mut common = 0;
         for part in engine.page_groups(range) {
             let group = engine.pages.lock(part.start);

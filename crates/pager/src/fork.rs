@@ -6,13 +6,13 @@
 
 use crate::activate;
 use crate::engine::Engine;
-use crate::fds::Room;
 use crate::pager::{Pager, SetupError};
 use crate::pages::State;
-use crate::segment::SlotId;
 use crate::space::Kind;
 use crate::sys::{self, PAGE};
 use crate::workers;
+use ramfold_budget::fds::Room;
+use ramfold_budget::segment::SlotId;
 use rustix::io::Errno;
 use std::sync::{Arc, PoisonError};
 
@@ -36,9 +36,9 @@ impl Pager {
             sys::touch(addr);
             self.gate.close();
         }
-        let child = engine.usage.prepare_child(touched.len());
+        let child = engine.member.usage.prepare_child(touched.len());
         *self.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
-        if let Some(tier) = &engine.tier {
+        if let Some(tier) = &engine.member.tier {
             tier.before_fork();
         }
         engine.guard_anew();
@@ -54,7 +54,7 @@ impl Pager {
     /// After fork, in the parent.
     pub fn after_fork_parent(&self) {
         if let Some(engine) = self.engine() {
-            engine.usage.segment().end_fork();
+            engine.member.segment().end_fork();
             engine.inbox.go_on();
         }
         self.gate.open();
@@ -98,7 +98,7 @@ impl Pager {
         let _room = Room::make();
         {
             let _inside = self.gate.enter();
-            engine.usage.segment().adopt(slot);
+            engine.member.segment().adopt(slot);
             engine.become_child(slot)?;
             self.give_up_in_child().map_err(SetupError::Inherit)?;
         }
@@ -121,5 +121,38 @@ impl Pager {
         };
         let away = |addr: &&usize| self.range().contains(addr) && usable(**addr) && !resident(**addr);
         addresses.iter().find(away).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::gate::Gate;
+    use ramfold_budget::futex::Ordering;
+    use std::sync::atomic::AtomicBool;
+
+    /// What `crates/races` tries with a model of it, with the kernel's futex.
+    #[test]
+    fn nobody_is_inside_while_the_gate_is_closed() {
+        let gate = Gate::default();
+        let closed = AtomicBool::new(false);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let _inside = gate.enter();
+                        assert!(!closed.load(Ordering::SeqCst));
+                    }
+                });
+            }
+            for _ in 0..2000 {
+                gate.close();
+                closed.store(true, Ordering::SeqCst);
+                std::hint::spin_loop();
+                closed.store(false, Ordering::SeqCst);
+                gate.open();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
     }
 }

@@ -7,7 +7,7 @@
 //! plenty. What is given up while it is in common frees nothing, and is counted for who keeps it: over the limit, pages that
 //! nobody else has are evicted first. (Without that, children that wrote to all they had inherited took up to two fifths
 //! more than the limit for a moment: each compressed its own copy of a page before the last gave it up.) What the kernel copies beside
-//! managed memory (static data, the pager's pool and tables) is found by looking ([`crate::usage::Usage::look_for_own`]).
+//! managed memory (static data, the pager's pool and tables) is found by looking ([`ramfold_budget::usage::Usage::look_for_own`]).
 
 use crate::engine::Engine;
 use crate::mask::Mask;
@@ -19,13 +19,6 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-
-/// See [`Engine::burden`]; in bytes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Burden {
-    bytes: u64,
-    divided: u64,
-}
 
 impl Engine {
     /// Guards what this process has in common with others, if the run could come short should it be written to. The handler
@@ -39,7 +32,7 @@ impl Engine {
 
     /// The same before a fork: what came since the last one will be in common too.
     pub(crate) fn guard_anew(&self) {
-        if self.usage.could_come_short() {
+        if self.member.usage.could_come_short() {
             self.guarded.store(true, Ordering::Relaxed);
             self.protect_all(true);
         }
@@ -47,7 +40,7 @@ impl Engine {
 
     /// Lifts the guard when nothing is in common any more. Called inside the gate.
     pub(crate) fn lift_guard_if_alone(&self) {
-        if !self.usage.look_at_relatives() && self.is_guarded() {
+        if !self.member.usage.look_at_relatives() && self.is_guarded() {
             self.protect_all(false);
             self.guarded.store(false, Ordering::Relaxed);
         }
@@ -71,7 +64,7 @@ impl Engine {
             if alone(&page) && self.uffd.write_protect(addr, (1 + free) * PAGE, false).is_ok() {
                 return;
             }
-            self.usage.divide(u32::from(!alone(&page)));
+            self.member.usage.divide(u32::from(!alone(&page)));
             self.refresh_usage();
         }
         // Unmapped meanwhile, or unprotected already: the program looks again.
@@ -85,31 +78,13 @@ impl Engine {
             self.uffd.write_protect(addr, PAGE, false)?;
         }
         sys::unshare(addr, PAGE)?;
-        self.usage.divide(common.count_ones());
+        self.member.usage.divide(common.count_ones());
         Ok(())
-    }
-
-    /// What this process burdens the run with: what it holds, and what it has made more of. An eviction of pages that nobody
-    /// else has makes it less.
-    pub(crate) fn burden(&self) -> Burden {
-        let divided = self.usage.divided();
-        Burden { bytes: self.held_bytes() + divided, divided }
-    }
-
-    /// Called after an eviction: if it took pages that others have still, it has freed nothing, and the pool has grown.
-    /// Then that has to give, once memory is used up.
-    pub(crate) fn squeeze_if_in_vain(&self, before: Burden) {
-        let now = self.burden();
-        // No more at once: what the pool gives may be in common as well.
-        if now.divided > before.divided && now.bytes >= before.bytes && self.over_high() > 0 && self.squeeze()
-        {
-            self.refresh_usage();
-        }
     }
 
     /// Which of the pages from `addr` on, at most as many as a mask has bits, another process has as well.
     pub(crate) fn in_common(&self, addr: usize, count: usize) -> Mask {
-        if !self.usage.is_related() {
+        if !self.member.usage.is_related() {
             return 0;
         }
         // What cannot be told is found by looking at the whole.
@@ -127,7 +102,7 @@ impl Engine {
     /// As [`Engine::in_common`], of any number of pages: how many they are.
     pub(crate) fn count_in_common(&self, addr: usize, count: usize) -> u32 {
         const STEP: usize = Mask::BITS as usize;
-        if !self.usage.is_related() {
+        if !self.member.usage.is_related() {
             return 0;
         }
         let part = |at: usize| self.in_common(addr + at * PAGE, STEP.min(count - at)).count_ones();

@@ -7,23 +7,20 @@
 //! Read in this order: [`mod@pager`] (the reserved range), `mapping` (what the program does to its address space), `fault` (a
 //! touched page comes back), `evict` (a cold block leaves), `changes` (what is done past the pager), `pages` (where each page is).
 
+use ramfold_budget::futex;
+
 mod activate;
 mod advise;
 mod alone;
-mod books;
 mod changes;
 mod detach;
 mod dump;
 mod engine;
-mod event;
 mod evict;
-mod extents;
 mod fault;
-mod fds;
 mod foreign;
 mod fork;
 mod fresh;
-mod futex;
 mod gate;
 mod guard;
 mod handover;
@@ -37,15 +34,12 @@ mod pages;
 mod phase;
 mod queue;
 mod region;
-pub mod segment;
 mod space;
 mod staging;
 mod streams;
 mod sys;
-mod thicken;
 mod trace;
 mod uffd;
-mod usage;
 mod workers;
 
 pub use foreign::{Call, Move};

@@ -408,7 +408,7 @@ impl Pager {
                 } else {
                     sys::discard_unseen(addr, len)?;
                 }
-                engine.usage.divide(common);
+                engine.member.usage.divide(common);
             }
         }
         Ok(())
@@ -419,7 +419,7 @@ impl Pager {
     pub fn exhausted(&self) -> bool {
         self.engine().is_some_and(|engine| {
             let seen = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-            seen(&engine.exhausted) || (seen(&engine.nearly_full) && engine.is_nearly_full())
+            engine.member.is_exhausted() || (seen(&engine.nearly_full) && engine.member.is_nearly_full())
         })
     }
 

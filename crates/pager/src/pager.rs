@@ -5,16 +5,16 @@
 
 use crate::dump::Dump;
 use crate::engine::{Engine, Parts};
-use crate::fds::{Identity, Room};
 use crate::gate::Gate;
 use crate::pages::Pages;
-use crate::segment::{Segment, SlotId};
 use crate::space::Space;
 use crate::trace::Trace;
 use crate::uffd::UffdError;
-use crate::usage::{Account, Usage};
-use crate::{activate, extents, phase::Phase, sys, workers};
-use ramfold::tier::file::FileTier;
+use crate::{activate, phase::Phase, sys, workers};
+use ramfold_budget::extents;
+use ramfold_budget::fds::{Identity, Room};
+use ramfold_budget::segment::{Segment, SlotId};
+use ramfold_budget::usage::{Account, Usage};
 use rustix::io::Errno;
 use std::fs::File;
 use std::ops::Range;
@@ -86,20 +86,13 @@ impl From<Errno> for MapError {
 }
 
 /// What the pager needs from the program that it runs in.
-pub trait Host: Send + Sync {
+pub trait Host: ramfold_budget::Host {
     /// Starts a thread that blocks all signals and never uses managed memory, not even for its stack or
     /// its thread-local storage.
     ///
     /// # Errors
     /// What the system answers.
     fn spawn(&self, name: &'static str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<()>;
-
-    /// Ends the program at once: its memory can no longer be trusted or held. `reported`: the message is in the segment,
-    /// and whoever made that, if it still runs, tells the user.
-    fn die(&self, message: &str, reported: bool) -> !;
-
-    /// Keeps the program from closing a descriptor that the pager uses, until the pager itself closes it.
-    fn protect_fd(&self, _fd: RawFd) {}
 
     /// Called in the first of the pager's threads, which starts the others: gives them descriptors and a directory of their
     /// own, where what the program closes, or changes its root to, means nothing. `kept` are the descriptors that they use.
@@ -248,7 +241,7 @@ impl Pager {
         if let Some(engine) = self.engine() {
             let _inside = self.gate.enter();
             engine.refresh_usage();
-            engine.publish_books();
+            engine.member.publish_books();
             if let Some(trace) = &engine.trace {
                 trace.flush();
             }
@@ -433,6 +426,3 @@ impl Drop for Reservation {
         sys::unmap_own(self.0.start, self.0.len());
     }
 }
-
-/// The tier of a process: the run's swap file.
-pub(crate) type Tier = Option<Arc<FileTier>>;

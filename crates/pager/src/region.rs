@@ -1,8 +1,8 @@
 //! A byte range larger than its memory budget.
 
 use crate::pager::{Config, Host, MapError, Mode, Pager, Prot, SetupError};
-use crate::segment::Segment;
 use ramfold::tier::open_swap;
+use ramfold_budget::segment::Segment;
 use std::fmt;
 use std::io::Write;
 use std::ops::{Deref, DerefMut};
@@ -150,14 +150,16 @@ impl fmt::Debug for Region {
 /// An ordinary Rust program: its heap and stacks are not managed.
 pub(crate) struct Threads;
 
-impl Host for Threads {
-    fn spawn(&self, name: &'static str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
-        std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
-    }
-
+impl ramfold_budget::Host for Threads {
     fn die(&self, message: &str, _reported: bool) -> ! {
         // With nobody left to tell, the exit status has to do.
         let _ = writeln!(std::io::stderr(), "ramfold: {message}");
         std::process::abort()
+    }
+}
+
+impl Host for Threads {
+    fn spawn(&self, name: &'static str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
+        std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
     }
 }

@@ -317,11 +317,6 @@ pub(crate) fn next_with_contents(pagemap: BorrowedFd<'_>, range: &Range<usize>) 
     }
 }
 
-/// How long the calling thread has been running on a processor, in nanoseconds.
-pub(crate) fn thread_ns() -> u64 {
-    clock_ns(rustix::time::ClockId::ThreadCPUTime)
-}
-
 /// Runs the calling thread on one processor only.
 pub(crate) fn run_on(cpu: usize) {
     let mut set = rustix::thread::CpuSet::new();
@@ -340,16 +335,6 @@ pub(crate) fn take_signal(signal: i32) {
         libc::sigaddset(set.as_mut_ptr(), signal);
         libc::sigtimedwait(set.as_ptr(), std::ptr::null_mut(), &raw const now);
     }
-}
-
-/// Time that only goes forward, in nanoseconds.
-pub(crate) fn now_ns() -> u64 {
-    clock_ns(rustix::time::ClockId::Monotonic)
-}
-
-fn clock_ns(clock: rustix::time::ClockId) -> u64 {
-    let time = rustix::time::clock_gettime(clock);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
 #[cfg(test)]

@@ -10,9 +10,10 @@
 //! giving up whatever the one before it in that slot had. The last lines of a process that is killed are lost; the line at which
 //! the kernel broke off its write is told from others by the `!` that begins each piece.
 
-use crate::segment::SlotId;
 use crate::sys;
-use crate::usage::Account;
+use ramfold_budget::segment::SlotId;
+use ramfold_budget::time::now_ns;
+use ramfold_budget::usage::Account;
 use std::fs::File;
 use std::io::Write as _;
 use std::ops::Range;
@@ -52,13 +53,13 @@ impl Trace {
 
     /// Begins anew: in a forked child, which has what its parent had not written yet.
     pub(crate) fn begin(&self, slot: SlotId) {
-        let base = (slot.0 as u64) << PROCESS_SHIFT;
+        let base = (slot.number() as u64) << PROCESS_SHIFT;
         let mut lines = self.lines();
         *lines = Lines { base, ..Lines::default() };
         lines.push(format_args!("d {base} {}", 1u64 << PROCESS_SHIFT));
     }
 
-    /// Faults came at this time, by [`sys::now_ns`]: until then the program has worked.
+    /// Faults came at this time, by [`now_ns`]: until then the program has worked.
     pub(crate) fn came(&self, time: u64) {
         let mut lines = self.lines();
         if lines.served > 0 && time > lines.served {
@@ -80,7 +81,7 @@ impl Trace {
 
     /// The faults are resolved.
     pub(crate) fn served(&self) {
-        self.lines().served = sys::now_ns();
+        self.lines().served = now_ns();
     }
 
     /// A page leaves, and compresses to so many bytes.
@@ -140,7 +141,7 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segment::Segment;
+    use ramfold_budget::segment::Segment;
 
     /// A record of a process of its own run.
     fn record(path: &std::path::Path) -> (Trace, Arc<Account>) {
@@ -155,7 +156,7 @@ mod tests {
     fn lines_are_those_of_replay() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (trace, account) = record(file.path());
-        let base = (account.slot().0 as u64) << PROCESS_SHIFT;
+        let base = (account.slot().number() as u64) << PROCESS_SHIFT;
         trace.came(5);
         trace.touched(7..9, true);
         trace.left(8, 0);

@@ -7,8 +7,8 @@
 //! reader itself is told.
 
 use crate::Host;
-use crate::fds::Kept;
 use crate::sys::{self, PAGE};
+use ramfold_budget::fds::Kept;
 use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

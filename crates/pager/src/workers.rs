@@ -4,8 +4,9 @@ use crate::engine::Engine;
 use crate::evict::Evictor;
 use crate::fault::Handler;
 use crate::staging::{Bell, STAGING_BLOCKS};
-use crate::thicken::Thickener;
 use crate::trace::Trace;
+use ramfold_budget::effort::{Door as _, until_low};
+use ramfold_budget::recompress::Recompressor;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,9 +28,6 @@ const KEEPER: Duration = Duration::from_millis(20);
 const KEEPER_OF_GUARDED: Duration = Duration::from_millis(5);
 /// How often the keeper looks, where memory is short, whether what has ended still counts because `ramfold run` has ended too.
 const ORPHANED: Duration = Duration::from_millis(200);
-/// How often in turn, and how long, the evictor leaves it to a process with older pages to make room.
-const OTHERS_TURNS: u32 = 5;
-const OTHERS_TURN: Duration = Duration::from_micros(200);
 
 /// Starts the threads, the handler first: a thread that starts may need managed memory before its first line (libc
 /// looks at the locale, which the program may have made with malloc). The handler starts the others, which have descriptors
@@ -55,7 +53,7 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<(), Errno> {
 fn begin(engine: &Arc<Engine>) -> Result<(), Errno> {
     {
         let _closed = engine.gate.close_scoped();
-        engine.usage.follow_thread()?;
+        engine.member.usage.follow_thread()?;
     }
     engine.host.leave_program(&engine.descriptors());
     engine.workers.store(THREADS - 1, Ordering::Release);
@@ -104,75 +102,24 @@ impl Drop for FatalPanic<'_> {
 /// Keeps memory below the mark, so that faults find room; in between it makes the pool denser.
 fn evict(engine: &Engine) {
     let mut evictor = Evictor::new(engine, 0..EVICTOR_BLOCKS);
-    let mut thickener = Thickener::default();
+    let mut recompressor = Recompressor::default();
     let mut awake = Duration::ZERO;
     while !engine.stopping.load(Ordering::Acquire) {
         let pressed = {
             let _inside = engine.gate.enter();
             engine.refresh_usage();
             engine.publish_oldest();
-            engine.over_low() > 0 || engine.asked() > 0
+            engine.member.is_pressed(engine.resident())
         };
-        if pressed && evict_until_low(engine, &mut evictor) {
+        if pressed && until_low(&engine.member, engine, || evictor.evict(engine, EVICTOR_BLOCKS)) {
             awake = AWAKE;
             continue;
         }
-        thickener.work(engine);
+        let (given_up, enter) = (engine.evictions.load(Ordering::Relaxed), || engine.gate.enter());
+        recompressor.work(&engine.member, given_up, enter, || engine.evictor().is_called());
         engine.evictor().wait_awake(awake, Duration::from_millis(if pressed { 5 } else { 50 }));
         awake = Duration::ZERO;
     }
-}
-
-/// Works until under the mark, and until others have what they asked for; false if nothing can be evicted now.
-fn evict_until_low(engine: &Engine, evictor: &mut Evictor) -> bool {
-    let (mut in_vain, mut left_to_others) = (0, 0);
-    while !engine.stopping.load(Ordering::Relaxed) {
-        if left_to_others < OTHERS_TURNS && is_left_to_others(engine) {
-            left_to_others += 1;
-            std::thread::sleep(OTHERS_TURN);
-            continue;
-        }
-        left_to_others = 0;
-        let _inside = engine.gate.enter();
-        if engine.over_low() == 0 && engine.asked() == 0 {
-            engine.exhausted.store(false, Ordering::Relaxed);
-            return true;
-        }
-        if engine.store().needs_shrink() {
-            // What the store would refuse is not worth compressing.
-            engine.shrink();
-        }
-        let before = engine.burden();
-        let evicted = evictor.evict(engine, EVICTOR_BLOCKS);
-        engine.usage.look_for_own();
-        engine.refresh_usage();
-        engine.squeeze_if_in_vain(before);
-        engine.publish_oldest();
-        engine.answer(Some(evicted.pages));
-        if evicted.pages > 0 || (evicted.refused > 0 && engine.shrink()) {
-            in_vain = 0;
-            engine.exhausted.store(false, Ordering::Relaxed);
-            continue;
-        }
-        in_vain += evicted.looked_at.max(1);
-        if in_vain > 16 * engine.queue().len() {
-            if engine.over_low() > 0 && engine.squeeze() {
-                engine.refresh_usage();
-                in_vain = 0;
-                continue;
-            }
-            engine.exhausted.store(evicted.refused > 0 && engine.over_low() > 0, Ordering::Relaxed);
-            engine.answer(None);
-            return false;
-        }
-    }
-    true
-}
-
-/// Whether another process of the run has older pages and was asked for them.
-fn is_left_to_others(engine: &Engine) -> bool {
-    let _inside = engine.gate.enter();
-    engine.asked() == 0 && engine.over_low() > 0 && engine.ask_older()
 }
 
 /// Writes back when the pool is full, shares the pool's bound and the swap file with other processes, publishes the counters, and
@@ -182,21 +129,14 @@ fn keep(engine: &Engine) {
     while !engine.stopping.load(Ordering::Acquire) {
         {
             let _inside = engine.gate.enter();
-            if engine.store().needs_shrink() {
-                engine.shrink();
-            }
-            engine.usage.look_for_own();
-            engine.refresh_usage();
+            engine.member.tick(engine);
             engine.lift_guard_if_alone();
             engine.guard_if_short();
-            engine.share_pool();
-            engine.tidy_swap();
-            engine.publish_books();
             engine.trace.iter().for_each(Trace::flush);
-            engine.nearly_full.store(engine.is_nearly_full(), Ordering::Relaxed);
-            engine.host.note_room(engine.has_plenty());
+            engine.nearly_full.store(engine.member.is_nearly_full(), Ordering::Relaxed);
+            engine.host.note_room(engine.member.has_plenty(engine.resident()));
             if engine.over_low() > 0 && Instant::now() >= next_reap {
-                engine.usage.segment().reap_if_orphaned(&|_| ());
+                engine.member.segment().reap_if_orphaned(&|_| ());
                 next_reap = Instant::now() + ORPHANED;
             }
         }

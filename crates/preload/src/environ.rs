@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char};
 use std::fs::File;
 use std::sync::{Arc, OnceLock};
 
-use ramfold_pager::segment::{OpenError, Segment};
+use ramfold_budget::segment::{OpenError, Segment};
 use ramfold_pager::{Config, Mode};
 use rustix::fs::{Mode as Permissions, OFlags};
 

@@ -65,12 +65,6 @@ impl Host for Program {
         Err(io::Error::from_raw_os_error(error))
     }
 
-    fn protect_fd(&self, fd: RawFd) {
-        if !descriptors::protect(fd) {
-            self.die("too many descriptors to keep open", false);
-        }
-    }
-
     fn leave_program(&self, kept: &[RawFd]) {
         descriptors::take_own_table(kept);
         descriptors::take_own_directory();
@@ -82,6 +76,14 @@ impl Host for Program {
 
     fn cpu_of(&self, tid: u32) -> Option<usize> {
         running::cpu_of(tid)
+    }
+}
+
+impl ramfold_budget::Host for Program {
+    fn protect_fd(&self, fd: RawFd) {
+        if !descriptors::protect(fd) {
+            self.die("too many descriptors to keep open", false);
+        }
     }
 
     /// `ramfold run` prints what is reported; when it has ended, this process does.

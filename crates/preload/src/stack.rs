@@ -11,7 +11,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use ramfold_pager::Host;
+use ramfold_budget::Host;
 
 use crate::host::Program;
 use crate::sys::{self, PAGE};

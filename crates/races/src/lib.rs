@@ -8,7 +8,7 @@
 #![cfg(test)]
 #![allow(dead_code, unreachable_pub, reason = "the files have more than is tried here")]
 
-#[path = "../../pager/src/event.rs"]
+#[path = "../../budget/src/event.rs"]
 mod event;
 mod futex;
 #[path = "../../pager/src/gate.rs"]
@@ -18,8 +18,8 @@ mod mutex;
 #[path = "../../pager/src/phase.rs"]
 mod phase;
 
-/// What the files ask of the pager's system calls.
-mod sys {
+/// What the files ask of the clock.
+mod time {
     pub fn now_ns() -> u64 {
         0
     }

@@ -8,7 +8,7 @@
 //! slowly, or each newcomer beside them would wait.
 
 use super::pace::Pace;
-use ramfold_pager::segment::{Counter, Segment};
+use ramfold_budget::segment::{Counter, Segment};
 use std::collections::HashMap;
 use std::fs;
 use std::num::NonZero;

@@ -8,7 +8,7 @@ mod http;
 use crate::failure::{Failure, say};
 use crate::live::Sample;
 use http::{Answer, Door};
-use ramfold_pager::segment::{Counter, Gauge, Segment};
+use ramfold_budget::segment::{Counter, Gauge, Segment};
 use std::fmt::Write;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::size;
-use ramfold_pager::segment::{Counter, FaultTimes, Gauge, Segment};
+use ramfold_budget::segment::{Counter, FaultTimes, Gauge, Segment};
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::Write;

@@ -3,7 +3,7 @@
 use super::options::Swap;
 use crate::failure::Failure;
 use ramfold::tier::open_swap;
-use ramfold_pager::segment::EXTENT_SIZE;
+use ramfold_budget::segment::EXTENT_SIZE;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FallocateFlags;
 

@@ -4,7 +4,7 @@
 //! They cannot be asked, so ramfold looks: from the program down all children, by /proc. What is found is late by the time
 //! between two looks, and a process whose parent has ended is found no more.
 
-use ramfold_pager::segment::{Segment, start_stack};
+use ramfold_budget::segment::{Segment, start_stack};
 use ramfold_survey::process::children;
 use rustix::fs::readlink;
 use std::collections::{HashMap, HashSet};

@@ -5,7 +5,7 @@ use crate::live::{Process, Sample};
 use crate::run::stats::fault_ns;
 use crate::size;
 use ramfold::PAGE_SIZE;
-use ramfold_pager::segment::{Counter, FaultTimes, Gauge};
+use ramfold_budget::segment::{Counter, FaultTimes, Gauge};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 

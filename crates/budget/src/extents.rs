@@ -1,7 +1,7 @@
 //! The swap file of the run, as the tier of one process: its extents are handed out by the segment.
 
+use crate::Host;
 use crate::fds::{self, Identity};
-use crate::pager::{Host, Tier};
 use crate::usage::Account;
 use ramfold::tier::file::{ExtentSource, FileTier};
 use rustix::fs::FallocateFlags;
@@ -44,12 +44,12 @@ impl RunExtents {
 }
 
 /// The tier over the swap file, if there is one; the numbers of its descriptors go to `files`.
-pub(crate) fn open_tier(
+pub fn open_tier(
     swap: Option<File>,
     account: &Arc<Account>,
     host: &dyn Host,
     files: &mut Vec<(RawFd, Identity)>,
-) -> std::io::Result<Tier> {
+) -> std::io::Result<Option<Arc<FileTier>>> {
     let Some(file) = swap else { return Ok(None) };
     let again = fds::raise(file.try_clone()?.into())?;
     host.protect_fd(again.as_raw_fd());

@@ -12,7 +12,7 @@
 
 use super::{MAX_PROCESSES, OpenError, Segment};
 use crate::fds::Identity;
-use crate::sys::PAGE;
+use ramfold::PAGE_SIZE as PAGE;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

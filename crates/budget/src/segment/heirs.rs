@@ -63,24 +63,24 @@ impl Segment {
     }
 
     /// Bytes that the process has inherited and nobody has counted for it since.
-    pub(crate) fn inherited(&self, slot: SlotId) -> u64 {
+    pub fn inherited(&self, slot: SlotId) -> u64 {
         self.heritage(slot).inherited.load(Ordering::Relaxed)
     }
 
     /// The process has inherited at most `bytes`. Returns by how much that is less than was thought.
-    pub(crate) fn inherited_at_most(&self, slot: SlotId, bytes: u64) -> u64 {
+    pub fn inherited_at_most(&self, slot: SlotId, bytes: u64) -> u64 {
         self.heritage(slot).limit(bytes)
     }
 
     /// Bytes of which there would come to be more if the process wrote to all that it has.
-    pub(crate) fn in_common(&self, slot: SlotId) -> u64 {
+    pub fn in_common(&self, slot: SlotId) -> u64 {
         self.heirs(slot).map(|heir| self.inherited(heir)).fold(self.inherited(slot), u64::saturating_add)
     }
 
     /// So many bytes of what the process has in common with others are its own now, or the others' alone: they count once
     /// more. What this process has inherited becomes less, and its account has to be refreshed; or, if that is
     /// nothing, an heir's.
-    pub(crate) fn divide(&self, slot: SlotId, bytes: u64) {
+    pub fn divide(&self, slot: SlotId, bytes: u64) {
         let mut left = bytes - self.heritage(slot).take(bytes);
         for heir in self.heirs(slot) {
             if left == 0 {

@@ -35,23 +35,23 @@ impl Balance {
 /// Who evicts.
 impl Segment {
     /// The run's clock: pages evicted so far.
-    pub(crate) fn clock(&self) -> u64 {
+    pub fn clock(&self) -> u64 {
         self.total(Counter::EvictedPages)
     }
 
     /// What a process's evictor waits for.
-    pub(crate) fn evictor(&self, slot: SlotId) -> &Event<true> {
+    pub fn evictor(&self, slot: SlotId) -> &Event<true> {
         &self.slots()[slot.0].balance.evictor
     }
 
     /// Says when the oldest page that the process could evict was put into its queue.
-    pub(crate) fn publish_oldest(&self, slot: SlotId, time: Option<u64>) {
+    pub fn publish_oldest(&self, slot: SlotId, time: Option<u64>) {
         self.slots()[slot.0].balance.oldest.store(time.unwrap_or(NOTHING), Ordering::Relaxed);
     }
 
     /// Asks the process with the oldest pages to evict `bytes`, if they are older than this one's by more than `margin`
     /// evictions. False if there is none.
-    pub(crate) fn ask_older(&self, slot: SlotId, margin: u64, bytes: u64) -> bool {
+    pub fn ask_older(&self, slot: SlotId, margin: u64, bytes: u64) -> bool {
         let oldest = |index: usize| self.slots()[index].balance.oldest.load(Ordering::Relaxed);
         let others = (0..self.used_slots().len()).filter(|index| *index != slot.0);
         let Some(donor) = others.min_by_key(|index| oldest(*index)) else { return false };
@@ -65,12 +65,12 @@ impl Segment {
     }
 
     /// Bytes that others have asked this process to evict.
-    pub(crate) fn asked(&self, slot: SlotId) -> u64 {
+    pub fn asked(&self, slot: SlotId) -> u64 {
         self.slots()[slot.0].balance.asked.load(Ordering::Relaxed)
     }
 
     /// So many of them were evicted; or all that can be, if None.
-    pub(crate) fn answer(&self, slot: SlotId, evicted: Option<u64>) {
+    pub fn answer(&self, slot: SlotId, evicted: Option<u64>) {
         let less = |asked: u64| Some(evicted.map_or(0, |evicted| asked.saturating_sub(evicted)));
         let _ = self.slots()[slot.0].balance.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }

@@ -135,6 +135,14 @@ unsafe impl Sync for Segment {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotId(pub(crate) usize);
 
+impl SlotId {
+    /// Below [`MAX_PROCESSES`].
+    #[must_use]
+    pub fn number(self) -> usize {
+        self.0
+    }
+}
+
 /// A process that ramfold itself ended, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Death {
@@ -321,7 +329,7 @@ impl Segment {
     }
 
     /// Whether somebody may soon find no extent in the swap file.
-    pub(crate) fn is_swap_short(&self) -> bool {
+    pub fn is_swap_short(&self) -> bool {
         /// The part of the file that is left then.
         const SHARE: u64 = 16;
         self.swap_limit() - self.swap_used() <= (self.swap_limit() / SHARE).max(2 * EXTENT_SIZE)
@@ -337,7 +345,7 @@ impl Segment {
 /// Why processes were killed.
 impl Segment {
     /// Notes that the run's trace ends before the run does.
-    pub(crate) fn tell_trace_incomplete(&self) {
+    pub fn tell_trace_incomplete(&self) {
         self.header().trace_incomplete.store(1, Ordering::Relaxed);
     }
 

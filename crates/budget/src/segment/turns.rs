@@ -65,7 +65,7 @@ impl Turns {
 /// Turns.
 impl Segment {
     /// For a process that begins to take memory: returns when there is room for it, and which count the turn is of.
-    pub(crate) fn await_turn(&self) -> u32 {
+    pub fn await_turn(&self) -> u32 {
         let turns = &self.header().turns;
         if !turns.take() {
             self.add(Counter::Waits, 1);
@@ -80,7 +80,7 @@ impl Segment {
 
     /// For a process that has had its turn, of such a count, and ends: the next may begin at once. If turns were counted since,
     /// it has been seen whether the process is at work.
-    pub(crate) fn return_turn(&self, count: u32) {
+    pub fn return_turn(&self, count: u32) {
         let turns = &self.header().turns;
         if turns.counts.load(Ordering::Relaxed) == count {
             let one_more = |left: u32| (left != OPEN).then_some(left.saturating_add(1));

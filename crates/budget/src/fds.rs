@@ -2,7 +2,7 @@
 //!
 //! Their numbers are high where the limit on open files allows, and may change: a forked child closes its parent's before
 //! it opens its own, so that it needs no number more than its parent had. The pager's threads have a table of their own
-//! ([`crate::Host::leave_program`]), with the same files under the same numbers: what the program closes past libc stays
+//! (the pager gives them one), with the same files under the same numbers: what the program closes past libc stays
 //! open for them. Where a thread of the program finds such a number closed, the program ends.
 
 use crate::Host;
@@ -21,7 +21,7 @@ const BELOW_LIMIT: u64 = 24;
 const ENOUGH: usize = 12;
 
 /// Moves a descriptor out of the range that programs use, where the limit on open files allows.
-pub(crate) fn raise(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+pub fn raise(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let lowest = limit.saturating_sub(BELOW_LIMIT).try_into().map_or(LOWEST, |most| LOWEST.min(most));
     match rustix::io::fcntl_dupfd_cloexec(&fd, lowest) {
@@ -33,34 +33,45 @@ pub(crate) fn raise(fd: OwnedFd) -> Result<OwnedFd, Errno> {
 
 /// Which file a descriptor leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Identity(u64, u64);
+pub struct Identity(u64, u64);
 
 impl Identity {
-    pub(crate) fn of(fd: impl AsFd) -> Result<Self, Errno> {
+    /// That of an open descriptor.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub fn of(fd: impl AsFd) -> Result<Self, Errno> {
         rustix::fs::fstat(fd).map(|stat| Self(stat.st_dev, stat.st_ino))
     }
 
     /// That of a number that is open.
-    pub(crate) fn at(number: RawFd) -> Result<Self, Errno> {
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub fn at(number: RawFd) -> Result<Self, Errno> {
         // SAFETY: fstat tells of any number that is not negative, and keeps none.
         Self::of(unsafe { BorrowedFd::borrow_raw(number) })
     }
 
     /// Whether this number leads to it.
-    pub(crate) fn is_at(self, number: RawFd) -> bool {
+    pub fn is_at(self, number: RawFd) -> bool {
         number >= 0 && Self::at(number) == Ok(self)
     }
 }
 
 /// A descriptor that the program cannot close through libc. Its number changes only while nobody else uses it.
-pub(crate) struct Kept {
+pub struct Kept {
     number: AtomicI32,
     identity: Mutex<Option<Identity>>,
     host: &'static dyn Host,
 }
 
 impl Kept {
-    pub(crate) fn new(fd: OwnedFd, host: &'static dyn Host) -> Result<Self, Errno> {
+    /// Takes a descriptor, which gets another number.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub fn new(fd: OwnedFd, host: &'static dyn Host) -> Result<Self, Errno> {
         let kept = Self { number: AtomicI32::new(-1), identity: Mutex::new(None), host };
         kept.set(fd)?;
         Ok(kept)
@@ -75,7 +86,7 @@ impl Kept {
     }
 
     /// Closes it, for [`Kept::renew`] to open it anew. What the program has put under its number stays.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         if self.is_open() {
             // SAFETY: the number is this descriptor's, and forgotten here.
             drop(unsafe { OwnedFd::from_raw_fd(self.number.swap(-1, Ordering::AcqRel)) });
@@ -84,22 +95,23 @@ impl Kept {
     }
 
     /// Opens another in its place, which may get another number.
-    pub(crate) fn renew<E: From<Errno>>(&self, open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<(), E> {
+    pub fn renew<E: From<Errno>>(&self, open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<(), E> {
         self.close();
         Ok(self.set(open()?)?)
     }
 
     /// Whether it still means what the pager opened.
-    pub(crate) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         self.identity().is_some_and(|identity| identity.is_at(self.raw_fd()))
     }
 
-    pub(crate) fn raw_fd(&self) -> RawFd {
+    /// Its number now; -1 while it is closed.
+    pub fn raw_fd(&self) -> RawFd {
         self.number.load(Ordering::Acquire)
     }
 
     /// Ends the program, which has closed it, in a way that nobody can see.
-    pub(crate) fn lost(&self) -> ! {
+    pub fn lost(&self) -> ! {
         self.host.die(
             "a file descriptor that ramfold needs was closed (the program closes descriptors by system calls of its own)",
             false,
@@ -135,16 +147,20 @@ impl std::fmt::Debug for Kept {
 
 /// The /proc of when management began: found also after a chroot, and in another mount namespace.
 #[derive(Debug)]
-pub(crate) struct Proc(pub(crate) Kept);
+pub struct Proc(pub Kept);
 
 impl Proc {
-    pub(crate) fn new(host: &'static dyn Host) -> Result<Self, Errno> {
+    /// The present one.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub fn new(host: &'static dyn Host) -> Result<Self, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Kept::new(rustix::fs::open("/proc", flags, Mode::empty())?, host).map(Self)
     }
 
     /// Opens a file of it.
-    pub(crate) fn open(&self, path: &str) -> Result<OwnedFd, Errno> {
+    pub fn open(&self, path: &str) -> Result<OwnedFd, Errno> {
         let open = || rustix::fs::openat(&self.0, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         match open() {
             // A process that has changed its user is not dumpable, and such files are root's then.
@@ -162,13 +178,14 @@ impl Proc {
 }
 
 /// While it lives, a process may open as many files as its hard limit says.
-pub(crate) struct Room {
+#[derive(Debug)]
+pub struct Room {
     before: Option<(Rlimit, Rlimit)>,
 }
 
 impl Room {
     /// For a process with one thread.
-    pub(crate) fn make() -> Self {
+    pub fn make() -> Self {
         let before = getrlimit(Resource::Nofile);
         let raised = Rlimit { current: before.maximum, maximum: before.maximum };
         let made = raised != before && setrlimit(Resource::Nofile, raised).is_ok();
@@ -176,7 +193,7 @@ impl Room {
     }
 
     /// Only where there are not enough free numbers: other threads might see it.
-    pub(crate) fn make_if_full() -> Self {
+    pub fn make_if_full() -> Self {
         let open = || rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let opened: Vec<_> = (0..ENOUGH).map_while(|_| open().ok()).collect();
         if opened.len() < ENOUGH { Self::make() } else { Self { before: None } }

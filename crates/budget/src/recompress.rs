@@ -7,10 +7,9 @@
 //!
 //! Price: a call may wait for the piece at hand, a tenth of a millisecond. Where others want the processor, it rests.
 
-use crate::engine::Engine;
-use crate::sys;
+use crate::member::Member;
+use crate::time::{now_ns, thread_ns};
 use ramfold::{Stats, Sweep};
-use std::sync::atomic::Ordering;
 
 /// Pages in a piece of work, done inside the gate.
 const PIECE: usize = 4;
@@ -21,37 +20,43 @@ const LOOK: u64 = 100_000_000;
 
 /// The sweep under way, if there is one, and when to begin the next.
 #[derive(Debug, Default)]
-pub(crate) struct Thickener {
+pub struct Recompressor {
     sweep: Sweep,
     sweeping: bool,
     pace: Pace,
     manners: Manners,
-    /// By [`sys::now_ns`], as all times here in nanoseconds.
+    /// By [`now_ns`], as all times here in nanoseconds.
     rests_until: u64,
 }
 
-impl Thickener {
-    /// Works until the evictor is called, its turn is over or nothing is to be done.
-    pub(crate) fn work(&mut self, engine: &Engine) {
-        let start = sys::now_ns();
+impl Recompressor {
+    /// Works until `is_called`, its turn is over or nothing is to be done. `given_up`: pages that the door has given up so far.
+    /// Each piece is done between an `enter` and the drop of what that gives.
+    pub fn work<Inside>(
+        &mut self,
+        member: &Member,
+        given_up: u64,
+        enter: impl Fn() -> Inside,
+        is_called: impl Fn() -> bool,
+    ) {
+        let start = now_ns();
         if start < self.rests_until {
             return;
         }
         if !self.sweeping {
-            let _inside = engine.gate.enter();
-            self.sweeping =
-                self.pace.is_due(engine.evictions.load(Ordering::Relaxed), &engine.store().stats());
+            let _inside = enter();
+            self.sweeping = self.pace.is_due(given_up, &member.store().stats());
             if !self.sweeping {
                 return self.rest_for(LOOK);
             }
         }
-        while self.sweeping && !engine.evictor().is_called() && sys::now_ns() < start + TURN {
-            let (start, ran) = (sys::now_ns(), sys::thread_ns());
+        while self.sweeping && !is_called() && now_ns() < start + TURN {
+            let (start, ran) = (now_ns(), thread_ns());
             {
-                let _inside = engine.gate.enter();
-                self.sweeping = !engine.store().recompress(PIECE, &mut self.sweep).swept;
+                let _inside = enter();
+                self.sweeping = !member.store().recompress(PIECE, &mut self.sweep).swept;
             }
-            let (took, ran) = (sys::now_ns() - start, sys::thread_ns() - ran);
+            let (took, ran) = (now_ns() - start, thread_ns() - ran);
             if took > 2 * ran {
                 let rest = self.manners.disturbed();
                 return self.rest_for(rest);
@@ -61,7 +66,7 @@ impl Thickener {
     }
 
     fn rest_for(&mut self, ns: u64) {
-        self.rests_until = sys::now_ns() + ns;
+        self.rests_until = now_ns() + ns;
     }
 }
 

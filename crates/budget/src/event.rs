@@ -1,7 +1,7 @@
 //! A wake-up call for one waiting thread, by futex: calls are never lost and cost nothing while it is awake.
 
 use crate::futex::{self, AtomicU32, Ordering};
-use crate::sys::now_ns;
+use crate::time::now_ns;
 use std::time::Duration;
 
 const IDLE: u32 = 0;
@@ -10,11 +10,11 @@ const CALLED: u32 = 2;
 
 /// The call, and whether someone waits for it; `SHARED` with other processes, or not.
 #[derive(Debug, Default)]
-pub(crate) struct Event<const SHARED: bool = false>(AtomicU32);
+pub struct Event<const SHARED: bool = false>(AtomicU32);
 
 impl<const SHARED: bool> Event<SHARED> {
     /// Ends the present or the next `wait`.
-    pub(crate) fn call(&self) {
+    pub fn call(&self) {
         // Even if it is called already: who is awake may have looked before this caller's work was there to see.
         if self.0.swap(CALLED, Ordering::Release) == WAITING {
             futex::wake::<SHARED>(&self.0, 1);
@@ -22,14 +22,14 @@ impl<const SHARED: bool> Event<SHARED> {
     }
 
     /// Whether the next `wait` returns at once.
-    pub(crate) fn is_called(&self) -> bool {
+    pub fn is_called(&self) -> bool {
         self.0.load(Ordering::Relaxed) == CALLED
     }
 
     /// As [`Event::wait`], but awake for the first `awake` of it. In a virtual machine a processor that goes idle takes
     /// 20-50 us to come back, and draws threads that wake up to it (the kernel's haltpoll governor exists for this). Where
     /// others want the processor, it is theirs.
-    pub(crate) fn wait_awake(&self, awake: Duration, timeout: Duration) {
+    pub fn wait_awake(&self, awake: Duration, timeout: Duration) {
         const PAUSES: u32 = 64;
         let until = now_ns().saturating_add(u64::try_from(awake.as_nanos()).unwrap_or(u64::MAX));
         while !self.is_called() && now_ns() < until {
@@ -40,7 +40,7 @@ impl<const SHARED: bool> Event<SHARED> {
     }
 
     /// Waits for a call, or until the time is over.
-    pub(crate) fn wait(&self, timeout: Duration) {
+    pub fn wait(&self, timeout: Duration) {
         if self.0.compare_exchange(IDLE, WAITING, Ordering::Acquire, Ordering::Acquire).is_ok() {
             futex::wait::<SHARED>(&self.0, WAITING, Some(timeout));
         }
@@ -49,7 +49,7 @@ impl<const SHARED: bool> Event<SHARED> {
     }
 
     /// Forgets calls and waiters: in a forked child, where the waiter no longer exists.
-    pub(crate) fn reset(&self) {
+    pub fn reset(&self) {
         self.0.store(IDLE, Ordering::Release);
     }
 }

@@ -13,7 +13,8 @@
 use crate::Host;
 use crate::fds::{Kept, Proc};
 use crate::segment::{Gauge, Segment, SlotId};
-use crate::sys::{self, PAGE};
+use crate::time::{now_ns, thread_ns};
+use ramfold::PAGE_SIZE as PAGE;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};
@@ -30,16 +31,19 @@ const BUFFERS: u64 = 1 << 20;
 
 /// This process's account in the run's shared budget.
 #[derive(Debug)]
-pub(crate) struct Account {
-    pub(crate) segment: Arc<Segment>,
+pub struct Account {
+    /// What all members share.
+    pub segment: Arc<Segment>,
     slot: AtomicUsize,
 }
 
 /// The account, and where the kernel tells what the process has.
 #[derive(Debug)]
-pub(crate) struct Usage {
-    pub(crate) account: Arc<Account>,
-    pub(crate) proc: Proc,
+pub struct Usage {
+    /// Where it is entered.
+    pub account: Arc<Account>,
+    /// The process's /proc.
+    pub proc: Proc,
     statm: Kept,
     /// Bytes that were read from it last.
     seen: AtomicU64,
@@ -56,21 +60,23 @@ pub(crate) struct Usage {
 }
 
 impl Account {
-    pub(crate) fn new(segment: Arc<Segment>, slot: SlotId) -> Self {
+    /// The account under this slot.
+    pub fn new(segment: Arc<Segment>, slot: SlotId) -> Self {
         Self { segment, slot: AtomicUsize::new(slot.0) }
     }
 
-    pub(crate) fn slot(&self) -> SlotId {
+    /// Its slot now: a forked child gets another.
+    pub fn slot(&self) -> SlotId {
         SlotId(self.slot.load(Ordering::Relaxed))
     }
 }
 
 impl Usage {
-    pub(crate) fn new(
-        account: Arc<Account>,
-        whole_process: bool,
-        host: &'static dyn Host,
-    ) -> Result<Self, Errno> {
+    /// Usage that is entered into this account; of all the process's anonymous memory if `whole_process`, else of what its members hold.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub fn new(account: Arc<Account>, whole_process: bool, host: &'static dyn Host) -> Result<Self, Errno> {
         let proc = Proc::new(host)?;
         let statm = Kept::new(proc.open("self/statm")?, host)?;
         Ok(Self {
@@ -86,27 +92,30 @@ impl Usage {
         })
     }
 
-    pub(crate) fn segment(&self) -> &Segment {
+    /// What all members share.
+    pub fn segment(&self) -> &Segment {
         &self.account.segment
     }
 
-    pub(crate) fn slot(&self) -> SlotId {
+    /// The account's slot.
+    pub fn slot(&self) -> SlotId {
         self.account.slot()
     }
 
-    pub(crate) fn statm(&self) -> &Kept {
+    /// What is read: /proc/thread-self/statm.
+    pub fn statm(&self) -> &Kept {
         &self.statm
     }
 
     /// Before a fork: a slot for the child, which inherits all that this process has but for so many pages, which it copies at once.
-    pub(crate) fn prepare_child(&self, copied: usize) -> io::Result<SlotId> {
+    pub fn prepare_child(&self, copied: usize) -> io::Result<SlotId> {
         self.related.store(true, Ordering::Relaxed);
         let inherited = self.anonymous().saturating_sub((copied * PAGE) as u64);
         self.segment().prepare_child(self.slot(), inherited, &|_| ())
     }
 
     /// In a forked child: its own slot and its own statm.
-    pub(crate) fn become_child(&self, slot: SlotId) -> Result<(), Errno> {
+    pub fn become_child(&self, slot: SlotId) -> Result<(), Errno> {
         self.account.slot.store(slot.0, Ordering::Relaxed);
         self.follow_thread()?;
         self.entered.store(0, Ordering::Relaxed);
@@ -115,12 +124,12 @@ impl Usage {
 
     /// Reads usage through the calling thread from now on: /proc tells nothing more through a thread that has ended, and
     /// the program's first thread may end before the program. Nobody else is inside the gate.
-    pub(crate) fn follow_thread(&self) -> Result<(), Errno> {
+    pub fn follow_thread(&self) -> Result<(), Errno> {
         self.statm.renew(|| self.proc.open("thread-self/statm"))
     }
 
     /// Enters what this process has now, in bytes.
-    pub(crate) fn refresh(&self, resident: u64, pool: u64) {
+    pub fn refresh(&self, resident: u64, pool: u64) {
         let anonymous = if self.whole_process { self.anonymous() } else { resident + pool };
         let least = if self.whole_process { BUFFERS } else { 0 };
         let own = anonymous.saturating_sub(resident + pool).max(least);
@@ -140,7 +149,7 @@ impl Usage {
 
     /// Enters what resident pages and pool, `held` bytes together, have grown by, once it is something. The rest is as at the
     /// last refreshment, which takes microseconds.
-    pub(crate) fn enter(&self, held: u64) {
+    pub fn enter(&self, held: u64) {
         let entered = self.entered.load(Ordering::Relaxed);
         let more = held.saturating_sub(entered);
         let won =
@@ -152,7 +161,7 @@ impl Usage {
 
     /// What this process has inherited and is its own by now, as far as nobody told. Walks the page tables: a
     /// millisecond for some hundred megabytes, a twentieth of the time at most.
-    pub(crate) fn look_for_own(&self) {
+    pub fn look_for_own(&self) {
         /// How long after a look the next one comes, in multiples of the processor time that it takes.
         const REST: u64 = 20;
         if self.segment().inherited(self.slot()) == 0 {
@@ -160,33 +169,33 @@ impl Usage {
         }
         let next = self.next_look.load(Ordering::Relaxed);
         let begin = || self.next_look.compare_exchange(next, u64::MAX, Ordering::Relaxed, Ordering::Relaxed);
-        if sys::now_ns() < next || begin().is_err() {
+        if now_ns() < next || begin().is_err() {
             return;
         }
-        let worked = sys::thread_ns();
+        let worked = thread_ns();
         if let Some(private) = private_bytes(&self.proc) {
             let shared = self.anonymous().saturating_sub(private);
             let found = self.segment().inherited_at_most(self.slot(), shared);
             self.divided.fetch_add(found, Ordering::Relaxed);
         }
-        let rest = (sys::thread_ns() - worked) * REST;
-        self.next_look.store(sys::now_ns() + rest, Ordering::Relaxed);
+        let rest = (thread_ns() - worked) * REST;
+        self.next_look.store(now_ns() + rest, Ordering::Relaxed);
     }
 
     /// Whether pages of this process may be another's too. Notices when there is no such process any more.
-    pub(crate) fn look_at_relatives(&self) -> bool {
+    pub fn look_at_relatives(&self) -> bool {
         let related = self.is_related() && self.segment().in_common(self.slot()) > 0;
         self.related.store(related, Ordering::Relaxed);
         related
     }
 
     /// The same, as it was when somebody looked last.
-    pub(crate) fn is_related(&self) -> bool {
+    pub fn is_related(&self) -> bool {
         self.related.load(Ordering::Relaxed)
     }
 
     /// So many pages that were in common with others are this process's own, or theirs alone, from now on.
-    pub(crate) fn divide(&self, pages: u32) {
+    pub fn divide(&self, pages: u32) {
         if pages > 0 {
             let bytes = u64::from(pages) * PAGE as u64;
             self.divided.fetch_add(bytes, Ordering::Relaxed);
@@ -195,30 +204,30 @@ impl Usage {
     }
 
     /// Bytes that were told to [`Usage::divide`], or found by looking, so far.
-    pub(crate) fn divided(&self) -> u64 {
+    pub fn divided(&self) -> u64 {
         self.divided.load(Ordering::Relaxed)
     }
 
     /// Whether the run would have used up most of its limit if all that is in common were written to.
-    pub(crate) fn could_come_short(&self) -> bool {
+    pub fn could_come_short(&self) -> bool {
         let limit = self.segment().limit();
         let common = if self.is_related() { self.segment().in_common(self.slot()) } else { 0 };
         common > 0 && self.segment().in_use().saturating_add(common) > limit - limit / 4
     }
 
     /// Bytes over the mark at which the evictor starts.
-    pub(crate) fn over_low(&self, held: u64) -> u64 {
+    pub fn over_low(&self, held: u64) -> u64 {
         let limit = self.segment().limit();
         self.now(held).saturating_sub(limit.saturating_sub(reserve(limit)))
     }
 
     /// Bytes over the limit that one more page would be.
-    pub(crate) fn over_high(&self, held: u64) -> u64 {
+    pub fn over_high(&self, held: u64) -> u64 {
         self.now(held).saturating_add(PAGE as u64).saturating_sub(self.segment().limit())
     }
 
     /// Bytes that are left of the limit.
-    pub(crate) fn left(&self, held: u64) -> u64 {
+    pub fn left(&self, held: u64) -> u64 {
         self.segment().limit().saturating_sub(self.now(held))
     }
 
@@ -228,7 +237,7 @@ impl Usage {
     }
 
     /// RssAnon in bytes; as it was last where it cannot be read: the thread that it is read through has ended
-    /// ([`crate::alone`]), or the program has closed the descriptor for its own threads.
+    /// (a thread of its own had read it), or the program has closed the descriptor for its own threads.
     fn anonymous(&self) -> u64 {
         let mut text = [0u8; 128];
         let len = match rustix::io::pread(self.statm.as_fd(), &mut text, 0) {

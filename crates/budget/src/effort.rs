@@ -1,0 +1,162 @@
+//! Making room: one turn after another until a member is under its mark, or has nothing to give.
+//!
+//! A turn asks the door to give pages up, and keeps the books. What the store refused is worth another try once the store has
+//! written back. What was given up and is another's as well has freed nothing: then the pool gives, once memory is used up. A
+//! door may pass over what it thinks warm, so only when it has looked at everything many times over is there
+//! nothing to give.
+//!
+//! Who works without being waited for (an evictor) and who must have room now (a fault) take the same turns, and differ in
+//! what they do when nothing is to be had.
+
+use crate::member::Member;
+use std::time::Duration;
+
+/// Times that everything is looked at before it counts as nothing to give: the heat of a page takes up to 15.
+const PASSES: usize = 16;
+/// How often in turn, and how long, it is left to a member with older pages to make room.
+const OTHERS_TURNS: u32 = 5;
+const OTHERS_TURN: Duration = Duration::from_micros(200);
+
+/// What a door gave up in a turn.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Given {
+    /// Pages that the store has now.
+    pub pages: usize,
+    /// Pages that the store refused.
+    pub refused: usize,
+    /// Candidates that were looked at.
+    pub looked_at: usize,
+}
+
+/// A door, as its member sees it.
+pub trait Door {
+    /// Bytes that it keeps in memory beside the store.
+    fn resident(&self) -> u64;
+
+    /// How many candidates there are to look at.
+    fn candidates(&self) -> usize;
+
+    /// When the candidate that would go next came, by the budget's clock ([`crate::segment::Segment::clock`]).
+    fn oldest(&self) -> Option<u64>;
+
+    /// Whether what would go next is of use to somebody: what nobody waits for goes before others are asked.
+    fn is_wanted(&self) -> bool {
+        true
+    }
+
+    /// Whether the door is closing: then nothing more is given up.
+    fn is_closing(&self) -> bool {
+        false
+    }
+
+    /// Taken for each turn, and given back when what it gives is dropped: between two turns others may stop the door.
+    fn inside(&self) -> impl Sized {}
+}
+
+/// What a turn came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// There is more room.
+    Made,
+    /// There may be more room after more turns.
+    Trying,
+    /// The door has nothing to give.
+    Spent,
+}
+
+/// Turns in a row.
+#[derive(Debug, Default)]
+pub struct Effort {
+    looked_in_vain: usize,
+}
+
+impl Effort {
+    /// Takes a turn: `give` has the door give pages up.
+    pub fn turn(&mut self, member: &Member, door: &impl Door, give: impl FnOnce() -> Given) -> (Turn, Given) {
+        let before = member.burden(door.resident());
+        let given = give();
+        member.refresh(door.resident());
+        // No more at once: what the pool gives may be in common as well.
+        let resident = door.resident();
+        if member.was_in_vain(before, resident) && member.over_high(resident) > 0 && member.squeeze() {
+            member.refresh(door.resident());
+        }
+        if given.pages > 0 || (given.refused > 0 && member.shrink()) {
+            self.looked_in_vain = 0;
+            return (Turn::Made, given);
+        }
+        self.looked_in_vain += given.looked_at.max(1);
+        let spent = self.looked_in_vain > PASSES * door.candidates();
+        (if spent { Turn::Spent } else { Turn::Trying }, given)
+    }
+
+    /// Where the door has nothing to give, the pool has to. False if it has nothing either.
+    pub fn squeeze(&mut self, member: &Member, door: &impl Door) -> bool {
+        let squeezed = member.squeeze();
+        if squeezed {
+            member.refresh(door.resident());
+            self.looked_in_vain = 0;
+        }
+        squeezed
+    }
+}
+
+/// Gives up until the member is under its mark and others have what they asked for. False if nothing can be given up now. For
+/// a thread that nobody waits for.
+pub fn until_low(member: &Member, door: &impl Door, mut give: impl FnMut() -> Given) -> bool {
+    let (mut effort, mut left_to_others) = (Effort::default(), 0);
+    while !door.is_closing() {
+        if left_to_others < OTHERS_TURNS && is_left_to_others(member, door) {
+            left_to_others += 1;
+            std::thread::sleep(OTHERS_TURN);
+            continue;
+        }
+        left_to_others = 0;
+        let _inside = door.inside();
+        if !member.is_pressed(door.resident()) {
+            member.set_exhausted(false);
+            return true;
+        }
+        if member.store().needs_shrink() {
+            // What the store would refuse is not worth compressing.
+            member.shrink();
+        }
+        let (turn, given) = effort.turn(member, door, || {
+            let given = give();
+            member.usage.look_for_own();
+            given
+        });
+        member.publish_oldest(door.oldest());
+        member.answer(Some(given.pages));
+        let over = || member.over_low(door.resident()) > 0;
+        match turn {
+            Turn::Made => member.set_exhausted(false),
+            Turn::Trying => {}
+            Turn::Spent if over() && effort.squeeze(member, door) => {}
+            Turn::Spent => {
+                member.set_exhausted(given.refused > 0 && over());
+                member.answer(None);
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// Whether another member has older pages and was asked for them.
+fn is_left_to_others(member: &Member, door: &impl Door) -> bool {
+    let _inside = door.inside();
+    let resident = door.resident();
+    member.asked() == 0 && member.over_low(resident) > 0 && door.is_wanted() && member.ask_older(resident)
+}
+
+/// Gives up until one more page fits. False if nothing can be given up. For a thread that wants the page.
+pub fn until_fits(member: &Member, door: &impl Door, mut give: impl FnMut() -> Given) -> bool {
+    let mut effort = Effort::default();
+    while member.over_high(door.resident()) > 0 {
+        if effort.turn(member, door, &mut give).0 == Turn::Spent && !effort.squeeze(member, door) {
+            return false;
+        }
+    }
+    true
+}

@@ -1,0 +1,308 @@
+//! A member of a budget: one store of compressed pages, its tier and its account.
+//!
+//! What counts against the limit is what the door keeps in memory beside the store (`resident`, in bytes, told by the door with each
+//! question), the store's pool, and whatever else the process has. The member answers how much that is too much, writes back
+//! when the pool is full, shares the bound of all pools and the swap file with other members, and enters the store's counters.
+//!
+//! Locks: those of the store and of the books, taken in turn. Who forks sees to it that nobody has them.
+
+use crate::books::Books;
+use crate::effort::Door;
+use crate::event::Event;
+use crate::segment::{Counter, EXTENT_SIZE, Gauge, Segment, SlotId};
+use crate::usage::Usage;
+use ramfold::tier::Tier;
+use ramfold::tier::file::FileTier;
+use ramfold::{ConfigError, PAGE_SIZE, Store};
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A member.
+#[derive(Debug)]
+pub struct Member {
+    store: Store,
+    /// The swap file, if there is one.
+    pub tier: Option<Arc<FileTier>>,
+    /// What the process takes of the limit.
+    pub usage: Usage,
+    /// Bytes that all pools of the budget together may have.
+    max_pool: u64,
+    books: Mutex<Books>,
+    exhausted: AtomicBool,
+}
+
+/// See [`Member::burden`]; in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Burden {
+    bytes: u64,
+    divided: u64,
+}
+
+impl Member {
+    /// A member with a store of these settings over this tier, which counts on this account.
+    ///
+    /// # Errors
+    /// [`ConfigError`] of the store.
+    pub fn new(
+        config: &ramfold::Config,
+        tier: Option<Arc<FileTier>>,
+        usage: Usage,
+    ) -> Result<Self, ConfigError> {
+        let below = tier.clone().map(|tier| tier as Arc<dyn Tier>);
+        let store = Store::new(config, below)?;
+        Ok(Self {
+            store,
+            tier,
+            usage,
+            max_pool: config.max_pool_bytes,
+            books: Mutex::default(),
+            exhausted: AtomicBool::new(false),
+        })
+    }
+
+    /// The compressed pages.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// What all members share.
+    #[must_use]
+    pub fn segment(&self) -> &Segment {
+        self.usage.segment()
+    }
+
+    /// This member's place there.
+    #[must_use]
+    pub fn slot(&self) -> SlotId {
+        self.usage.slot()
+    }
+
+    /// In a forked child, which has the parent's store: a slot and a tier of its own.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub fn become_child(&self, slot: SlotId) -> Result<(), Errno> {
+        self.usage.become_child(slot)?;
+        if let Some(tier) = &self.tier {
+            tier.become_child();
+        }
+        self.books().skip(&self.store.stats());
+        Ok(())
+    }
+
+    /// Adds to a counter of the budget.
+    pub fn count(&self, counter: Counter, amount: u64) {
+        self.segment().add(counter, amount);
+    }
+
+    /// Enters the store's counters.
+    pub fn publish_books(&self) {
+        self.books().publish(&self.usage.account, &self.store.stats());
+        if let Some(tier) = &self.tier {
+            self.segment().publish(self.slot(), Gauge::SwapBytes, tier.live_bytes());
+        }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// To be called every few milliseconds, by one thread.
+impl Member {
+    /// Writes back when the pool is full, shares the pool's bound and the swap file with other members, and enters the counters.
+    pub fn tick(&self, door: &impl Door) {
+        if self.store.needs_shrink() {
+            self.shrink();
+        }
+        self.usage.look_for_own();
+        self.refresh(door.resident());
+        self.share_pool();
+        self.tidy_swap();
+        self.publish_books();
+    }
+}
+
+/// How much is too much. `resident`: what the door keeps in memory beside the store now, in bytes.
+impl Member {
+    /// Enters what this member uses.
+    pub fn refresh(&self, resident: u64) {
+        self.usage.refresh(resident, self.store.pool_bytes());
+    }
+
+    /// Enters what came since: seldom enough to do so after each page.
+    pub fn enter(&self, resident: u64) {
+        self.usage.enter(self.held(resident));
+    }
+
+    /// What the door keeps, and the pool.
+    #[must_use]
+    pub fn held(&self, resident: u64) -> u64 {
+        resident + self.store.pool_bytes()
+    }
+
+    /// Bytes that should be given up now, while nobody waits for it.
+    #[must_use]
+    pub fn over_low(&self, resident: u64) -> u64 {
+        self.usage.over_low(self.held(resident))
+    }
+
+    /// Bytes by which one more page would break the limit.
+    #[must_use]
+    pub fn over_high(&self, resident: u64) -> u64 {
+        self.usage.over_high(self.held(resident))
+    }
+
+    /// Bytes that the budget has beyond what is used now.
+    #[must_use]
+    pub fn left(&self, resident: u64) -> u64 {
+        self.usage.left(self.held(resident))
+    }
+
+    /// More than a quarter of the limit is left.
+    #[must_use]
+    pub fn has_plenty(&self, resident: u64) -> bool {
+        self.left(resident) > self.segment().limit() / 4
+    }
+
+    /// Whether there is something to give up: the member is over its mark, or others have asked.
+    #[must_use]
+    pub fn is_pressed(&self, resident: u64) -> bool {
+        self.over_low(resident) > 0 || self.asked() > 0
+    }
+
+    /// Nothing more can be given up: pool and tier are full, or there is no tier.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.exhausted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_exhausted(&self, exhausted: bool) {
+        self.exhausted.store(exhausted, Ordering::Relaxed);
+    }
+
+    /// What this member burdens the budget with: what it holds, and what it has made more of. To give up what nobody
+    /// else has makes it less.
+    #[must_use]
+    pub fn burden(&self, resident: u64) -> Burden {
+        let divided = self.usage.divided();
+        Burden { bytes: self.held(resident) + divided, divided }
+    }
+
+    /// Whether what was given up since is still somebody else's: it has freed nothing, and the pool has grown.
+    #[must_use]
+    pub fn was_in_vain(&self, before: Burden, resident: u64) -> bool {
+        let now = self.burden(resident);
+        now.divided > before.divided && now.bytes >= before.bytes
+    }
+}
+
+/// The pool and the swap file.
+impl Member {
+    /// Leaves to this member's pool what the pools of the others leave of the most that all may
+    /// have, but never less than its part if all had the same, or a sixteenth.
+    fn share_pool(&self) {
+        let segment = self.segment();
+        let mine = segment.gauge(self.slot(), Gauge::Pool);
+        let others = segment.gauge_sum(Gauge::Pool).saturating_sub(mine);
+        let equal = self.max_pool / (segment.living() as u64).max(16);
+        let share = self.max_pool.saturating_sub(others).max(equal);
+        self.store.set_max_pool_bytes(share);
+    }
+
+    /// What is left of the pool and the swap file might not hold what the door has promised and not got yet:
+    /// it should promise no more. An allocation that fails can be answered, a touch that fails cannot.
+    #[must_use]
+    pub fn is_nearly_full(&self) -> bool {
+        let segment = self.segment();
+        let pool = self.max_pool.saturating_sub(segment.gauge_sum(Gauge::Pool));
+        // Once it has been filled, the log takes all extents, but what is dead in them can be had again.
+        let swap_used = segment.swap_used().min(segment.gauge_sum(Gauge::SwapBytes));
+        let swap = segment.swap_limit().saturating_sub(swap_used);
+        let limit = segment.limit();
+        // The log of the swap file needs some room to be cleaned.
+        let margin = self.max_pool / 8 + segment.swap_limit() / 16 + 2 * EXTENT_SIZE;
+        pool + swap < margin && segment.in_use() > limit - limit / 16
+    }
+
+    /// Writes back until the store accepts pages again. False if that is not to be had.
+    pub fn shrink(&self) -> bool {
+        let before = self.store.pool_bytes();
+        self.store.shrink();
+        self.store.pool_bytes() < before || !self.store.needs_shrink()
+    }
+
+    /// Writes back a part of the pool, though it is within its bound: there is nothing else to give. False if that is not
+    /// to be had.
+    pub fn squeeze(&self) -> bool {
+        let before = self.store.pool_bytes();
+        self.store.set_max_pool_bytes(before - before / 8);
+        self.store.shrink();
+        self.store.pool_bytes() < before
+    }
+
+    /// Gives an extent of the swap file back if little lives in it and others may have none. Who is alone cleans when it writes.
+    fn tidy_swap(&self) {
+        if let Some(tier) = &self.tier
+            && self.segment().is_swap_short()
+            && self.segment().living() > 1
+        {
+            // Failed, nothing is lost; who has no room himself tells it.
+            let _ = tier.tidy();
+        }
+    }
+
+    /// Why nothing more can be held, and what to do.
+    #[must_use]
+    pub fn out_of_memory(&self) -> String {
+        let segment = self.segment();
+        let mib = |gauge| segment.gauge_sum(gauge) >> 20;
+        format!(
+            "out of memory: the limit of {} MiB and the swap file ({} of {} MiB) are full: {} MiB resident, {} MiB \
+             compressed, {} MiB not managed (give a larger -m, --max-pool-percent or --swap-size)",
+            segment.limit() >> 20,
+            segment.swap_used() >> 20,
+            segment.swap_limit() >> 20,
+            mib(Gauge::Resident),
+            mib(Gauge::Pool),
+            mib(Gauge::Own),
+        )
+    }
+}
+
+/// Other members.
+impl Member {
+    /// Where the thread that gives up waits until it is called.
+    #[must_use]
+    pub fn event(&self) -> &Event<true> {
+        self.segment().evictor(self.slot())
+    }
+
+    /// Tells the others how old what this member would give up next is.
+    pub fn publish_oldest(&self, oldest: Option<u64>) {
+        self.segment().publish_oldest(self.slot(), oldest);
+    }
+
+    /// Bytes that others have asked this one to give up.
+    #[must_use]
+    pub fn asked(&self) -> u64 {
+        self.segment().asked(self.slot())
+    }
+
+    /// So many pages were given up, or None if no more can be.
+    pub fn answer(&self, pages: Option<usize>) {
+        self.segment().answer(self.slot(), pages.map(|pages| (pages * PAGE_SIZE) as u64));
+    }
+
+    /// Asks a member with older pages, if there is one, to make room. False if there is none.
+    pub fn ask_older(&self, resident: u64) -> bool {
+        /// A sixteenth of what the limit holds.
+        const MARGIN: u64 = 16;
+        /// Bytes: enough for a while.
+        const LEAST: u64 = 1 << 20;
+        let (segment, bytes) = (self.segment(), self.over_low(resident).max(LEAST));
+        segment.ask_older(self.slot(), segment.limit() / PAGE_SIZE as u64 / MARGIN, bytes)
+    }
+}

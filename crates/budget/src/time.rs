@@ -1,0 +1,20 @@
+//! Clocks, in nanoseconds. Read by raw system calls: also where the program has replaced libc's functions.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Time that only goes forward.
+#[must_use]
+pub fn now_ns() -> u64 {
+    clock_ns(ClockId::Monotonic)
+}
+
+/// How long the calling thread has been running on a processor.
+#[must_use]
+pub fn thread_ns() -> u64 {
+    clock_ns(ClockId::ThreadCPUTime)
+}
+
+fn clock_ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
