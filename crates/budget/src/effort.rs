@@ -9,13 +9,20 @@
 //! what they do when nothing is to be had.
 
 use crate::member::Member;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Times that everything is looked at before it counts as nothing to give: the heat of a page takes up to 15.
 const PASSES: usize = 16;
 /// How often in turn, and how long, it is left to a member with older pages to make room.
 const OTHERS_TURNS: u32 = 5;
 const OTHERS_TURN: Duration = Duration::from_micros(200);
+
+/// How long who wants a page waits for other members to give memory.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long it waits while its own member gives nothing.
+const STALLED: Duration = Duration::from_millis(200);
+/// Between two looks, in that time, for processes that have ended.
+const REAP: Duration = Duration::from_millis(200);
 
 /// What a door gave up in a turn.
 #[derive(Debug, Clone, Copy, Default)]
@@ -75,6 +82,7 @@ impl Effort {
     pub fn turn(&mut self, member: &Member, door: &impl Door, give: impl FnOnce() -> Given) -> (Turn, Given) {
         let before = member.burden(door.resident());
         let given = give();
+        member.note_given(given.pages);
         member.refresh(door.resident());
         // No more at once: what the pool gives may be in common as well.
         let resident = door.resident();
@@ -150,12 +158,57 @@ fn is_left_to_others(member: &Member, door: &impl Door) -> bool {
     member.asked() == 0 && member.over_low(resident) > 0 && door.is_wanted() && member.ask_older(resident)
 }
 
-/// Gives up until one more page fits. False if nothing can be given up. For a thread that wants the page.
+/// Who wants a page and finds no room waits for others to make some.
+#[derive(Debug)]
+pub struct Wait {
+    begun: Instant,
+    reap: Instant,
+    /// Pages that the member has given up, and since when no more have been.
+    given: u64,
+    since: Instant,
+}
+
+impl Wait {
+    /// Begins to wait.
+    #[must_use]
+    pub fn new(member: &Member) -> Self {
+        let now = Instant::now();
+        Self { begun: now, reap: now, given: member.given(), since: now }
+    }
+
+    /// Whether the member's other threads give nothing either.
+    pub fn is_stalled(&mut self, member: &Member) -> bool {
+        let given = member.given();
+        if given != self.given {
+            (self.given, self.since) = (given, Instant::now());
+        }
+        self.since.elapsed() >= STALLED
+    }
+
+    /// Whether to wait a little more: other members have the memory, and look every few milliseconds. False when it has been
+    /// too long, or there is nobody else. What the dead have left comes back.
+    pub fn goes_on(&mut self, member: &Member) -> bool {
+        if self.reap <= Instant::now() {
+            self.reap = Instant::now() + REAP;
+            // `ramfold run` does so as well, while it lives.
+            if member.segment().reap_for_the_owner(&|_| ()) {
+                return true;
+            }
+        }
+        !self.is_stalled(member) || (self.begun.elapsed() < PATIENCE && member.segment().living() > 1)
+    }
+}
+
+/// Gives up until one more page fits. False if no room is to be had. For a thread that wants the page.
 pub fn until_fits(member: &Member, door: &impl Door, mut give: impl FnMut() -> Given) -> bool {
-    let mut effort = Effort::default();
+    let (mut effort, mut wait) = (Effort::default(), Wait::new(member));
     while member.over_high(door.resident()) > 0 {
-        if effort.turn(member, door, &mut give).0 == Turn::Spent && !effort.squeeze(member, door) {
-            return false;
+        match effort.turn(member, door, &mut give).0 {
+            Turn::Trying => {}
+            Turn::Made => wait = Wait::new(member),
+            Turn::Spent if effort.squeeze(member, door) => wait = Wait::new(member),
+            Turn::Spent if wait.goes_on(member) => std::thread::sleep(Duration::from_millis(1)),
+            Turn::Spent => return false,
         }
     }
     true

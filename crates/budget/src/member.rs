@@ -15,7 +15,7 @@ use ramfold::tier::Tier;
 use ramfold::tier::file::FileTier;
 use ramfold::{ConfigError, PAGE_SIZE, Store};
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A member.
@@ -30,6 +30,8 @@ pub struct Member {
     max_pool: u64,
     books: Mutex<Books>,
     exhausted: AtomicBool,
+    /// Pages that were given up so far.
+    given: AtomicU64,
 }
 
 /// See [`Member::burden`]; in bytes.
@@ -58,6 +60,7 @@ impl Member {
             max_pool: config.max_pool_bytes,
             books: Mutex::default(),
             exhausted: AtomicBool::new(false),
+            given: AtomicU64::new(0),
         })
     }
 
@@ -181,6 +184,14 @@ impl Member {
 
     pub(crate) fn set_exhausted(&self, exhausted: bool) {
         self.exhausted.store(exhausted, Ordering::Relaxed);
+    }
+
+    pub(crate) fn given(&self) -> u64 {
+        self.given.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_given(&self, pages: usize) {
+        self.given.fetch_add(pages as u64, Ordering::Relaxed);
     }
 
     /// What this member burdens the budget with: what it holds, and what it has made more of. To give up what nobody

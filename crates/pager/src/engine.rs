@@ -74,8 +74,6 @@ pub(crate) struct Engine {
     pub(crate) nearly_full: AtomicBool,
     /// Pages evicted so far: the clock by which the age of an eviction is told.
     pub(crate) evictions: AtomicU64,
-    /// Pages that have left so far: those that the store took.
-    pub(crate) left: AtomicU64,
     /// Evictions in a tick of the clock: a sixteenth of the pages that the limit holds.
     tick: u64,
     queue: Queue,
@@ -144,7 +142,6 @@ impl Engine {
             guarded: AtomicBool::new(false),
             nearly_full: AtomicBool::new(false),
             evictions: AtomicU64::new(0),
-            left: AtomicU64::new(0),
             tick,
             queue: Queue::default(),
             density: Density::default(),

@@ -90,7 +90,6 @@ impl Evictor {
             engine.staging.discard(self.places.start..self.places.start + taken, stored);
         }
         self.batch.clear();
-        engine.left.fetch_add(evicted.pages as u64, Ordering::Relaxed);
         engine.count(Counter::EvictedPages, evicted.pages as u64);
         evicted
     }

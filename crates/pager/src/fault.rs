@@ -19,22 +19,16 @@ use crate::sys::{self, PAGE};
 use crate::trace::Trace;
 use crate::uffd::{Fault, Message, Progress, Told};
 use ramfold::{LoadError, PAGE_SIZE, Page, Scratch};
-use ramfold_budget::effort::{Effort, Given, Turn};
+use ramfold_budget::effort::{Effort, Given, Turn, Wait};
 use ramfold_budget::segment::Counter;
 use ramfold_budget::time::now_ns;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most pages that one fault brings.
 const MAX_WINDOW: usize = 16;
 const MESSAGES: usize = 16;
-/// How long a fault waits for other processes of the run to give memory.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long it waits while the evictor evicts nothing: that can copy what cannot be moved.
-const STALLED: Duration = Duration::from_millis(200);
-/// Between two looks, in that time, for processes that have ended.
-const REAP: Duration = Duration::from_millis(200);
 /// Heat for a page that comes back at once.
 const HOTTEST: u16 = 12;
 /// Faults between two looks at the memory beside managed pages and pool.
@@ -194,13 +188,13 @@ impl Handler {
         if engine.over_high() == 0 {
             return;
         }
-        let mut wait = Wait::new(engine);
+        let mut wait = Wait::new(&engine.member);
         let mut effort = Effort::default();
         while engine.over_high() > 0 {
             engine.evictor().call();
             // The evictor cannot get on while the gate is closed, nor can it be closed while this thread is inside.
             if engine.gate.step_aside(|| engine.enter()) {
-                wait = Wait::new(engine);
+                wait = Wait::new(&engine.member);
             }
             engine.take_up_changes();
             // Where pages are copied the kernel tells the reader when they are dropped, and waits for it.
@@ -211,11 +205,15 @@ impl Handler {
             if turn == Turn::Made || (able && turn == Turn::Trying) {
                 continue;
             }
-            if (able || wait.is_stalled(engine)) && effort.squeeze(&engine.member, engine) {
-                wait = Wait::new(engine);
+            if (able || wait.is_stalled(&engine.member)) && effort.squeeze(&engine.member, engine) {
+                wait = Wait::new(&engine.member);
                 continue;
             }
-            wait.a_little(engine, if able { Duration::from_millis(1) } else { Duration::from_micros(50) });
+            if !wait.goes_on(&engine.member) {
+                engine.out_of_memory();
+            }
+            engine.read_on();
+            std::thread::sleep(if able { Duration::from_millis(1) } else { Duration::from_micros(50) });
         }
     }
     /// Loads a page, and those that follow it when use is sequential. Returns how many are there now.
@@ -283,49 +281,6 @@ impl Handler {
         let pages = (page..page + fitting).take_while(|page| wanted(*page)).count().max(1);
         self.streams.brought(page, suggested.pages, pages);
         Ahead { pages, ..suggested }
-    }
-}
-
-/// A fault that finds no room waits for others to make some.
-struct Wait {
-    begun: Instant,
-    reap: Instant,
-    /// Pages that have left, and since when no more have.
-    left: u64,
-    since: Instant,
-}
-
-impl Wait {
-    fn new(engine: &Engine) -> Self {
-        let now = Instant::now();
-        Self { begun: now, reap: now, left: engine.left.load(Ordering::Relaxed), since: now }
-    }
-
-    /// The evictor does not get on.
-    fn is_stalled(&mut self, engine: &Engine) -> bool {
-        let left = engine.left.load(Ordering::Relaxed);
-        if left != self.left {
-            (self.left, self.since) = (left, Instant::now());
-        }
-        self.since.elapsed() >= STALLED
-    }
-
-    /// Waits for as long as `pause`; ends the program if it has waited for too long.
-    fn a_little(&mut self, engine: &Engine, pause: Duration) {
-        let segment = engine.member.segment();
-        if self.reap <= Instant::now() {
-            self.reap = Instant::now() + REAP;
-            // `ramfold run` does so as well, while it lives.
-            if segment.reap_for_the_owner(&|_| ()) {
-                return;
-            }
-        }
-        if self.is_stalled(engine) && (self.begun.elapsed() >= PATIENCE || segment.living() < 2) {
-            engine.out_of_memory();
-        }
-        // Other processes of the run have the memory; their keepers look every few milliseconds.
-        engine.read_on();
-        std::thread::sleep(pause);
     }
 }
 

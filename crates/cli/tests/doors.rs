@@ -1,0 +1,143 @@
+//! Two doors beside a run, under its limit: one over memory, as a disk is, and one over a directory, as a file cache is. They use the
+//! store and the budget, and know nothing of the pager.
+
+mod common;
+#[path = "doors/directory.rs"]
+mod directory;
+#[path = "doors/memory.rs"]
+mod memory_door;
+#[path = "doors/run.rs"]
+mod run_beside;
+
+use common::{Program, Ramfold, Running, memory, need};
+use directory::Directory;
+use memory_door::Memory;
+use ramfold::PAGE_SIZE;
+use run_beside::Budget;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::iter;
+use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const LIMIT: u64 = 64 * MIB;
+const PAGES_OF_MIB: u64 = MIB / PAGE_SIZE as u64;
+
+/// Takes so many MiB for each line that it reads, and says when it has gone over all that it has, twice.
+const PROGRAM: &str = "
+import os, sys
+data, digest = [], 0
+for line in sys.stdin:
+    data += [bytearray(os.urandom(1536) + bytes(2560)) for _ in range(int(line) * 256)]
+    for _ in range(2):
+        for block in data: block[7] = 1
+    print(len(data), flush=True)
+";
+
+/// The program under `ramfold run`.
+struct Run {
+    running: Running,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Run {
+    fn start() -> Self {
+        let ramfold = Ramfold::new(LIMIT, &["--swap-size", "1G"]);
+        let mut command = Program::new("beside", &["python3", "-c", PROGRAM]).command(Some(&ramfold));
+        let mut running = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let (input, output) = (running.child.stdin.take().unwrap(), running.child.stdout.take().unwrap());
+        Self { running, input, output: BufReader::new(output) }
+    }
+
+    fn grow(&mut self, mib: u64) {
+        writeln!(self.input, "{mib}").unwrap();
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        assert!(line.trim().parse::<u64>().is_ok_and(|count| count > 0), "{line}");
+    }
+}
+
+/// Every 10 ms: what the run's processes have and what the doors hold, together. Gives the most.
+fn watch(run: u32, doors: impl Fn() -> u64 + Send + 'static) -> impl FnOnce() -> u64 {
+    let (ended, most) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (seen, peak) = (Arc::clone(&ended), Arc::clone(&most));
+    let thread = std::thread::spawn(move || {
+        while !seen.load(Ordering::Relaxed) {
+            // They are not looked at in one moment, and what moves from one to the other meanwhile may count twice.
+            let look = || {
+                let (before, run, after) = (doors(), memory::of_tree(run, None, LIMIT), doors());
+                run + before.min(after)
+            };
+            let least = iter::repeat_with(&look).take(3).find(|sum| *sum <= LIMIT).unwrap_or_else(&look);
+            peak.fetch_max(least, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    move || {
+        ended.store(true, Ordering::Relaxed);
+        thread.join().unwrap();
+        most.load(Ordering::Relaxed)
+    }
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(60), "{what}: not after a minute");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn doors_and_a_run_share_one_limit() {
+    if !(need::userfaultfd() && need::programs(&["python3"])) {
+        return;
+    }
+    let files = tempfile::tempdir_in("/var/tmp").unwrap();
+    for file in 0..3 {
+        fs::write(files.path().join(file.to_string()), directory::contents(file, 4 * MIB)).unwrap();
+    }
+    let mut run = Run::start();
+    run.grow(1);
+    let program = run.running.child.id();
+    let budget = Budget::of(program);
+    let disk = Memory::open(budget.member());
+    let cache = Directory::open(budget.member(), files.path());
+    let held = [disk.held(), cache.held()];
+    let stop = watch(program, move || held.iter().map(|held| held()).sum());
+
+    // The disk is busy: it has most of the memory.
+    for block in 0..60 * PAGES_OF_MIB {
+        disk.write(block, &memory_door::contents(block));
+    }
+    let busy = disk.resident();
+    assert!(busy > LIMIT / 4, "{} MiB", busy / MIB);
+    // It is idle while the run works, which takes twice the limit: its memory goes there.
+    run.grow(128);
+    wait_until("memory goes from the idle door to the run", || disk.resident() < busy / 4);
+    // The cache works, and so does the disk again.
+    for round in 0..3 {
+        for file in 0..3 {
+            for page in 0..4 * PAGES_OF_MIB {
+                let expected = memory_door::contents(file << 32 | page);
+                assert!(cache.read(file, page) == expected, "file {file}, page {page}, round {round}");
+            }
+        }
+    }
+    wait_until("memory comes back to who works", || {
+        for block in 0..60 * PAGES_OF_MIB {
+            assert!(disk.read(block) == memory_door::contents(block), "block {block}");
+        }
+        disk.resident() > busy / 4
+    });
+    run.grow(8);
+    let most = stop();
+    // The memory of `ramfold run` itself is in the sum.
+    assert!(most <= LIMIT + 4 * MIB, "{} KiB of {}", most >> 10, LIMIT >> 10);
+    drop((disk, cache));
+    wait_until("doors give their slots back", || budget.members() == 1);
+}

@@ -1,0 +1,67 @@
+//! How a door joins the budget of a run: by the settings that every process of the run has in its environment.
+
+use ramfold_budget::Host;
+use ramfold_budget::extents::open_tier;
+use ramfold_budget::member::Member;
+use ramfold_budget::segment::Segment;
+use ramfold_budget::usage::{Account, Usage};
+use std::fs::{self, File, OpenOptions};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+struct Door;
+
+impl Host for Door {
+    fn die(&self, message: &str, _reported: bool) -> ! {
+        panic!("{message}");
+    }
+}
+
+/// The budget of a run.
+pub struct Budget {
+    segment: String,
+    swap: String,
+}
+
+impl Budget {
+    /// That of the `ramfold run` with this PID.
+    pub fn of(run: u32) -> Self {
+        let started = Instant::now();
+        loop {
+            if let Some(budget) = Self::named(run) {
+                return budget;
+            }
+            assert!(started.elapsed() < Duration::from_secs(10), "{run} has no program");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn named(run: u32) -> Option<Self> {
+        let child = fs::read_to_string(format!("/proc/{run}/task/{run}/children")).ok()?;
+        let environment = fs::read(format!("/proc/{}/environ", child.split(' ').next()?)).ok()?;
+        let text = String::from_utf8_lossy(&environment).into_owned();
+        let settings = text.split('\0').find_map(|word| word.strip_prefix("RAMFOLD_RUN="))?;
+        let setting = |name: &str| settings.split(';').find_map(|word| word.strip_prefix(name));
+        Some(Self {
+            segment: setting("shm=")?.to_owned(),
+            swap: setting(";swap=").or(setting("swap="))?.to_owned(),
+        })
+    }
+
+    /// A new member.
+    pub fn member(&self) -> Member {
+        let segment = Arc::new(Segment::open(&self.segment).unwrap());
+        let slot = segment.attach(&|_| ()).unwrap();
+        let account = Arc::new(Account::new(Arc::clone(&segment), slot));
+        let swap: File = OpenOptions::new().read(true).write(true).open(&self.swap).unwrap();
+        let tier = open_tier(Some(swap), &account, &Door, &mut Vec::new()).unwrap();
+        let usage = Usage::new(account, false, &Door).unwrap();
+        let config = ramfold::Config { max_pool_bytes: segment.limit() / 2, ..ramfold::Config::default() };
+        Member::new(&config, tier, usage).unwrap()
+    }
+
+    /// How many members there are.
+    pub fn members(&self) -> usize {
+        Segment::open(&self.segment).unwrap().living()
+    }
+}
