@@ -17,6 +17,7 @@ pub mod futex;
 pub mod member;
 pub mod recompress;
 pub mod segment;
+pub mod settings;
 pub mod time;
 pub mod usage;
 

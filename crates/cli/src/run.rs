@@ -24,9 +24,10 @@ pub use options::{MIN_LIMIT, Options};
 use crate::failure::{Failure, say};
 use crowd::Crowd;
 use metrics::Metrics;
-use options::Settings;
+use options::Checked;
 use pace::Pace;
 use ramfold_budget::segment::Segment;
+use ramfold_budget::settings::{self, Settings};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use stats::Stats;
@@ -48,9 +49,9 @@ const KILLED: u8 = 128 + 9;
 
 /// Runs the program and gives its exit status.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
-    let mut settings = Settings::new(options)?;
+    let mut checked = Checked::new(options)?;
     refuse_nesting()?;
-    settings.kernel_can_move = access::check()?;
+    checked.kernel_can_move = access::check()?;
     let name = &options.command[0];
     if let Some(reason) = program::unmanageable(name) {
         let what = format!("{}: {reason}", name.display());
@@ -62,7 +63,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let mut stats = Stats::open(options.stats.as_deref())?;
     let trace = options.trace.as_deref().map(open_trace).transpose()?;
     let signals = child::Signals::block();
-    let run = Run::prepare(&settings, trace)?;
+    let run = Run::prepare(&checked, trace)?;
     let metrics = options.metrics.as_ref();
     let metrics = metrics.map(|address| Metrics::serve(address, Arc::clone(&run.segment))).transpose()?;
 
@@ -111,7 +112,7 @@ fn open_trace(path: &Path) -> Result<File, Failure> {
 }
 
 fn refuse_nesting() -> Result<(), Failure> {
-    match std::env::var_os("RAMFOLD_RUN") {
+    match std::env::var_os(settings::VARIABLE) {
         Some(_) => Err(Failure::failed(
             "run: this process already runs under ramfold (start the inner program without ramfold run: \
              the outer limit holds for it)",
@@ -128,11 +129,11 @@ struct Run {
     segment_fd: OwnedFd,
     swap: Option<OwnedFd>,
     trace: Option<File>,
-    settings: String,
+    settings: Settings,
 }
 
 impl Run {
-    fn prepare(settings: &Settings, trace: Option<File>) -> Result<Self, Failure> {
+    fn prepare(checked: &Checked, trace: Option<File>) -> Result<Self, Failure> {
         let failed = |what: &str, why: &dyn std::fmt::Display| Failure::failed(format!("{what}: {why}"));
         let in_memory = |name, bytes| {
             library(name, bytes).map_err(|error| {
@@ -147,11 +148,11 @@ impl Run {
         };
         let start = in_memory("ramfold-start", START)?;
         let library = in_memory("ramfold-preload", PRELOAD)?;
-        let swap = swap::open(&settings.swap)?;
-        let (segment_fd, segment) = Segment::create(settings.limit, settings.swap_size())
+        let swap = swap::open(&checked.swap)?;
+        let (segment_fd, segment) = Segment::create(checked.limit, checked.swap_size())
             .map_err(|e| failed("the run's shared memory cannot be made", &e))?;
         let segment = Arc::new(segment);
-        Ok(Self { start, library, segment, segment_fd, swap, trace, settings: settings.to_string() })
+        Ok(Self { start, library, segment, segment_fd, swap, trace, settings: checked.settings() })
     }
 
     /// The variables that make a program a managed one.
@@ -161,16 +162,15 @@ impl Run {
             preload.push(OsStr::new(":"));
             preload.push(others);
         }
-        let (start, library) = (path(&self.start), path(&self.library));
-        let mut run =
-            format!("{};start={start};library={library};shm={}", self.settings, path(&self.segment_fd));
-        if let Some(swap) = &self.swap {
-            run.push_str(&format!(";swap={}", path(swap)));
-        }
-        if let Some(trace) = &self.trace {
-            run.push_str(&format!(";trace={}", path(trace)));
-        }
-        [("LD_PRELOAD", preload), ("RAMFOLD_RUN", run.into())]
+        let settings = Settings {
+            start: Some(path(&self.start)),
+            library: Some(path(&self.library)),
+            segment: Some(path(&self.segment_fd)),
+            swap: self.swap.as_ref().map(path),
+            trace: self.trace.as_ref().map(path),
+            ..self.settings.clone()
+        };
+        [("LD_PRELOAD", preload), (settings::VARIABLE, settings.to_string().into())]
     }
 
     /// Takes back what processes that ended without a word still hold.

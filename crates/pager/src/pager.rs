@@ -14,6 +14,7 @@ use crate::{activate, phase::Phase, sys, workers};
 use ramfold_budget::extents;
 use ramfold_budget::fds::{Identity, Room};
 use ramfold_budget::segment::{Segment, SlotId};
+pub use ramfold_budget::settings::Mode;
 use ramfold_budget::usage::{Account, Usage};
 use rustix::io::Errno;
 use std::fs::File;
@@ -42,18 +43,6 @@ impl Prot {
     pub fn writable(self) -> bool {
         self.0 & libc::PROT_WRITE != 0
     }
-}
-
-/// How pages leave the program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// UFFDIO_MOVE where the kernel has it, write-protect and copy where not.
-    #[default]
-    Auto,
-    /// Only UFFDIO_MOVE.
-    Move,
-    /// Only write-protect and copy.
-    WriteProtect,
 }
 
 /// Why memory was not mapped; `errno` gives the number for the program.

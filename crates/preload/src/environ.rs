@@ -1,21 +1,16 @@
-//! The settings, from the environment variable `RAMFOLD_RUN`: `key=value;key=value`, as `ramfold run` writes them.
-//!
-//! `limit` (bytes) is the only one that must be there. `shm` and `swap` are paths of the run's shared memory and of
-//! its swap file; a process without `shm` is a run of its own. The others are knobs of the store. Keys that this
-//! version does not know are ignored, so that the command line and the library may differ by a version.
+//! The settings of the run, from the environment, and what they name.
 
 use std::ffi::{CStr, c_char};
 use std::fs::File;
 use std::sync::{Arc, OnceLock};
 
 use ramfold_budget::segment::{OpenError, Segment};
-use ramfold_pager::{Config, Mode};
+use ramfold_budget::settings::{self, Settings, VARIABLE};
+use ramfold_pager::Config;
 use rustix::fs::{Mode as Permissions, OFlags};
 
 use crate::descriptors;
 
-/// Name of the variable that holds the settings.
-const VARIABLE: &str = "RAMFOLD_RUN";
 /// Bytes of address space for managed memory; reserved, not used.
 const RANGE: usize = 16 << 40;
 /// Nothing is managed up to this many writable bytes, or a 32nd of the limit if that is less.
@@ -34,12 +29,9 @@ pub fn run_lives() -> bool {
 /// Why the settings are of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// a setting cannot be understood
-    #[error("{VARIABLE}: {0} cannot be understood")]
-    Malformed(&'static str),
-    /// there is no limit
-    #[error("{VARIABLE}: limit is missing")]
-    NoLimit,
+    /// they cannot be understood
+    #[error("{0}")]
+    Text(#[from] settings::SettingsError),
     /// the run's shared memory is not there
     #[error("{0} (has ramfold run ended, or this process given up the user that it is of?)")]
     Segment(#[from] OpenError),
@@ -60,95 +52,17 @@ fn value() -> Option<&'static str> {
     kept.to_str().ok()?.strip_prefix(VARIABLE)?.strip_prefix('=')
 }
 
-/// The text of the settings, as they were read.
-#[derive(Default)]
-struct Settings {
-    limit: Option<u64>,
-    swap_size: u64,
-    max_pool_percent: u64,
-    mode: Mode,
-    shm: Option<&'static str>,
-    swap: Option<&'static str>,
-    trace: Option<&'static str>,
-    store: ramfold::Config,
-}
-
-fn number<T: std::str::FromStr>(key: &'static str, value: &str) -> Result<T, SettingsError> {
-    value.parse().map_err(|_| SettingsError::Malformed(key))
-}
-
-fn switch(key: &'static str, value: &str) -> Result<bool, SettingsError> {
-    number::<u8>(key, value).map(|n| n != 0)
-}
-
-impl Settings {
-    fn parse(text: &'static str) -> Result<Self, SettingsError> {
-        let mut settings = Self { max_pool_percent: 50, ..Self::default() };
-        for setting in text.split(';').filter(|s| !s.is_empty()) {
-            let (key, value) = setting.split_once('=').ok_or(SettingsError::Malformed(setting))?;
-            settings.set(key, value)?;
-        }
-        Ok(settings)
+/// The run's segment, or one of this process's own.
+fn segment(settings: &Settings) -> Result<Segment, SettingsError> {
+    let Some(path) = &settings.segment else {
+        return Ok(Segment::create(settings.limit, settings.swap_size)?.1);
+    };
+    let segment = Segment::open(path)?;
+    if let Some(fd) = segment.raw_fd() {
+        descriptors::protect(fd);
     }
-
-    fn set(&mut self, key: &'static str, value: &'static str) -> Result<(), SettingsError> {
-        match key {
-            "limit" => self.limit = Some(number(key, value)?),
-            "swap_size" => self.swap_size = number(key, value)?,
-            "max_pool_percent" => self.max_pool_percent = number(key, value)?,
-            "shm" => self.shm = Some(value),
-            "swap" => self.swap = Some(value),
-            "trace" => self.trace = Some(value),
-            "compressor" => value.clone_into(&mut self.store.compressor),
-            "recomp_algorithm" => {
-                self.store.recomp_algorithm = Some(value).filter(|name| *name != "none").map(str::to_owned);
-            }
-            "zpool" => value.clone_into(&mut self.store.zpool),
-            "accept_threshold_percent" => self.store.accept_threshold_percent = number(key, value)?,
-            "max_compression_ratio" => self.store.max_compression_ratio = number(key, value)?,
-            "same_filled" => self.store.same_filled_pages_enabled = switch(key, value)?,
-            "duplicates" => self.store.duplicate_pages_enabled = switch(key, value)?,
-            "mode" => {
-                self.mode = match value {
-                    "auto" => Mode::Auto,
-                    "move" => Mode::Move,
-                    "wp" => Mode::WriteProtect,
-                    _ => return Err(SettingsError::Malformed(key)),
-                }
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn segment(&self, limit: u64) -> Result<Segment, SettingsError> {
-        if let Some(path) = self.shm {
-            let segment = Segment::open(path)?;
-            if let Some(fd) = segment.raw_fd() {
-                descriptors::protect(fd);
-            }
-            // A copy: programs overwrite the place of their arguments and environment.
-            let _ = RUN.set(path.split_once("/fd/").map_or(path, |(process, _)| process).to_owned());
-            return Ok(segment);
-        }
-        let (_, segment) = Segment::create(limit, self.swap_size)?;
-        Ok(segment)
-    }
-
-    fn into_config(mut self) -> Result<Config, SettingsError> {
-        let limit = self.limit.ok_or(SettingsError::NoLimit)?;
-        self.store.max_pool_bytes = limit / 100 * self.max_pool_percent;
-        Ok(Config {
-            segment: Arc::new(self.segment(limit)?),
-            swap: self.swap.map(|path| open(path, OFlags::RDWR)).transpose()?,
-            trace: self.trace.map(|path| open(path, OFlags::WRONLY | OFlags::APPEND)).transpose()?,
-            store: self.store,
-            mode: self.mode,
-            threshold: usize::try_from(MAX_THRESHOLD.min(limit / 32)).unwrap_or(usize::MAX),
-            range: RANGE,
-            whole_process: true,
-        })
-    }
+    let _ = RUN.set(path.split_once("/fd/").map_or(path.as_str(), |(process, _)| process).to_owned());
+    Ok(segment)
 }
 
 fn open(path: &str, how: OFlags) -> std::io::Result<File> {
@@ -160,5 +74,21 @@ fn open(path: &str, how: OFlags) -> std::io::Result<File> {
 
 /// The pager's settings.
 pub fn config() -> Result<Config, SettingsError> {
-    Settings::parse(value().unwrap_or_default())?.into_config()
+    let settings = Settings::parse(value().unwrap_or_default())?;
+    let segment = Arc::new(segment(&settings)?);
+    let limit = settings.limit;
+    let open = |path: Option<&String>, how| path.map(|path| open(path, how)).transpose();
+    Ok(Config {
+        segment,
+        swap: open(settings.swap.as_ref(), OFlags::RDWR)?,
+        trace: open(settings.trace.as_ref(), OFlags::WRONLY | OFlags::APPEND)?,
+        store: ramfold::Config {
+            max_pool_bytes: limit / 100 * u64::from(settings.max_pool_percent),
+            ..settings.store
+        },
+        mode: settings.mode,
+        threshold: usize::try_from(MAX_THRESHOLD.min(limit / 32)).unwrap_or(usize::MAX),
+        range: RANGE,
+        whole_process: true,
+    })
 }

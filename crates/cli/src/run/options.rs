@@ -4,8 +4,8 @@ use super::metrics::Address;
 use crate::failure::Failure;
 use crate::{names, size};
 use clap::ValueEnum;
+use ramfold_budget::settings::{Mode, Settings};
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
 
 /// The smallest limit: below it a process's own tables and reserve leave no room for its pages.
@@ -119,10 +119,9 @@ pub enum Swap {
     },
 }
 
-/// Options that were found sound. Its text is what the preload library reads from RAMFOLD_RUN:
-/// `limit=536870912;compressor=lz4;...`, to which the run adds where its descriptors are.
+/// Options that were found sound.
 #[derive(Debug)]
-pub struct Settings<'a> {
+pub struct Checked<'a> {
     options: &'a Options,
     /// Bytes.
     pub limit: u64,
@@ -132,7 +131,7 @@ pub struct Settings<'a> {
     pub kernel_can_move: bool,
 }
 
-impl<'a> Settings<'a> {
+impl<'a> Checked<'a> {
     /// Checks what the parser cannot.
     pub fn new(options: &'a Options) -> Result<Self, Failure> {
         let limit = options.memory;
@@ -161,21 +160,26 @@ impl<'a> Settings<'a> {
     }
 }
 
-impl fmt::Display for Settings<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Checked<'_> {
+    /// What the processes of the run are told; not yet where its files are.
+    pub fn settings(&self) -> Settings {
         let o = self.options;
-        write!(f, "limit={};swap_size={}", self.limit, self.swap_size())?;
-        write!(f, ";compressor={};zpool={}", o.compressor, o.zpool)?;
-        write!(f, ";recomp_algorithm={}", o.recomp_algorithm)?;
-        write!(f, ";max_pool_percent={}", o.max_pool_percent)?;
-        write!(f, ";accept_threshold_percent={}", o.accept_threshold_percent)?;
-        write!(f, ";max_compression_ratio={}", o.max_compression_ratio)?;
-        write!(f, ";same_filled={};duplicates={}", u8::from(!o.no_same_filled), u8::from(!o.no_duplicates))?;
         let mode = match o.evict_mode {
-            EvictMode::Auto if self.kernel_can_move => "auto",
-            EvictMode::Move => "move",
-            EvictMode::Auto | EvictMode::Wp => "wp",
+            EvictMode::Auto if self.kernel_can_move => Mode::Auto,
+            EvictMode::Move => Mode::Move,
+            EvictMode::Auto | EvictMode::Wp => Mode::WriteProtect,
         };
-        write!(f, ";mode={mode};strict={}", u8::from(o.strict))
+        let store = ramfold::Config {
+            compressor: o.compressor.clone(),
+            recomp_algorithm: Some(o.recomp_algorithm.clone()).filter(|name| name != "none"),
+            zpool: o.zpool.clone(),
+            accept_threshold_percent: o.accept_threshold_percent,
+            max_compression_ratio: o.max_compression_ratio,
+            same_filled_pages_enabled: !o.no_same_filled,
+            duplicate_pages_enabled: !o.no_duplicates,
+            ..ramfold::Config::default()
+        };
+        let (swap_size, max_pool_percent) = (self.swap_size(), o.max_pool_percent);
+        Settings { swap_size, max_pool_percent, mode, store, ..Settings::new(self.limit) }
     }
 }

@@ -2,6 +2,7 @@
 //! the segment open too, without a lock at their descriptors: those of theirs are at mappings.
 
 use crate::failure::Failure;
+use ramfold_budget::settings::{Settings, VARIABLE};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
@@ -92,9 +93,9 @@ fn named(pid: u32) -> Option<Run> {
 fn run_above(pid: u32) -> Option<u32> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let variables = environment.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
-    let settings = variables.filter_map(|variable| variable.strip_prefix("RAMFOLD_RUN=")).next()?;
-    let segment = settings.split(';').find_map(|setting| setting.strip_prefix("shm=/proc/"))?;
-    segment.split('/').next()?.parse().ok()
+    let text = variables.filter_map(|variable| variable.strip_prefix(VARIABLE)?.strip_prefix('=')).next()?;
+    let segment = Settings::parse(text).ok()?.segment?;
+    segment.strip_prefix("/proc/")?.split('/').next()?.parse().ok()
 }
 
 fn the_only_run() -> Result<Run, Failure> {
