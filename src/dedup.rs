@@ -4,10 +4,10 @@
 //! of 32. A hint may be out of date or mean another page with the same tag; whoever uses it compares the bytes.
 //! So nothing has to be taken out when an entry goes, the hash need not be kept, and a full set just forgets.
 //!
-//! It has two slots for five stored pages, about 2.6 bytes a page. To grow smoothly it is 64 tables, each of a power of two
-//! of sets, that double one after the other (each has a slightly different threshold). The tag holds the bits
-//! of the hash that follow those which chose the set when the table was made, so a set can be split without
-//! the full hash; when more than six have been used up in this way, the table starts anew.
+//! It has two slots for five stored pages, about 2.6 bytes a page. To grow smoothly it is 64 tables, each of a power
+//! of two of sets, that double one after the other (each has a slightly different threshold). The tag holds the bits
+//! of the hash that follow those which chose the set when the table was made, so a set can be split without the full
+//! hash; when more than six have been used up in this way, the table starts anew.
 
 use crate::bits::{low_size, low16};
 use crate::index::Place;

@@ -10,8 +10,8 @@
 
 use crate::bits::{low_size, low32};
 use crate::entry::Entry;
-use crate::leaf::{LEAF_PAGES, Leaf};
-use crate::lru::{Lru, NONE};
+use crate::leaf::{LEAF_PAGES, Leaf, NONE};
+use crate::lru::Lru;
 use crate::pools::{Key, PoolId};
 use crate::prefetch::prefetch_bytes;
 use crate::stats::Counts;

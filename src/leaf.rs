@@ -10,9 +10,27 @@
 
 use crate::bits::ones;
 use crate::entry::Entry;
-use crate::lru::Links;
 use crate::pools::{Key, PoolId};
 use std::collections::TryReserveError;
+
+/// No leaf.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// A leaf's place in the queue of its shard.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Links {
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+    pub(crate) stamp: u32,
+}
+
+impl Links {
+    pub(crate) const OUT: Self = Self { prev: NONE, next: NONE, stamp: 0 };
+
+    pub(crate) fn stamp(&self) -> u32 {
+        self.stamp
+    }
+}
 
 /// Pages of a leaf.
 pub(crate) const LEAF_PAGES: u64 = 64;

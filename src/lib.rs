@@ -16,6 +16,8 @@ pub mod page;
 pub mod tier;
 pub mod zpool;
 
+mod answers;
+mod batch;
 mod bits;
 mod compaction;
 mod config;

@@ -12,26 +12,7 @@
 //!
 //! Invariant: a leaf is in the queue if and only if it holds an evictable entry.
 
-use crate::leaf::Leaf;
-
-/// No leaf.
-pub(crate) const NONE: u32 = u32::MAX;
-
-/// A leaf's place in the queue of its shard.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Links {
-    prev: u32,
-    next: u32,
-    stamp: u32,
-}
-
-impl Links {
-    pub(crate) const OUT: Self = Self { prev: NONE, next: NONE, stamp: 0 };
-
-    pub(crate) fn stamp(&self) -> u32 {
-        self.stamp
-    }
-}
+use crate::leaf::{Leaf, Links, NONE};
 
 /// The queue of a shard.
 #[derive(Debug)]

@@ -5,9 +5,9 @@
 //! sweeps, which is the caller's to choose, is the age at which a page counts as cold. What the dense codec makes no
 //! smaller is left as it is and not tried again, unless it is stored anew.
 //!
-//! The price: two bits an entry, and the processor time of the caller, who should have nothing better to do. No lock is
-//! held while a page is compressed; the guarantee is that of writeback: the new object takes the place of the old one only
-//! if the entry still is the one that was read, and both give the same page.
+//! The price: two bits an entry, and the processor time of the caller, who should have nothing better to do. No lock
+//! is held while a page is compressed; the guarantee is that of writeback: the new object takes the place of the old
+//! one only if the entry still is the one that was read, and both give the same page.
 
 use crate::entry::{Entry, State};
 use crate::index::{SHARDS, Shard};
@@ -131,7 +131,8 @@ impl Store {
         Ok(Some(Packed::new(&packed[..len], dense).entry(handle, idle.entry.zpool())))
     }
 
-    /// Puts the new object in the place of the old one, or notes that there is none to be had. Whether the page is denser.
+    /// Puts the new object in the place of the old one, or notes that there is none to be had. Whether the page is
+    /// denser.
     fn settle(&self, idle: &Idle, new: Option<Entry>) -> bool {
         let old = idle.entry;
         let unchanged = self.exchange(idle.key, old, new.unwrap_or(old), Shard::set_dense);

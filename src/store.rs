@@ -10,19 +10,19 @@
 //! an older one. A persistent page leaves only by invalidation. A store that is refused leaves a persistent
 //! pool as it was, and takes the stale entry out of an ephemeral one.
 
+use crate::batch::Batch;
 use crate::codec::{self, Codec, CompressError};
 use crate::config::{Config, ConfigError, Knobs, PoorPages};
 use crate::dedup::Dedup;
 use crate::entry::{Entry, MAX_CODECS, MAX_ZPOOLS, State};
 use crate::generations::Generations;
-use crate::index::{Index, Place, SHARDS, Shard, Spot};
+use crate::index::{Index, Place, Shard, Spot};
 use crate::packed::Packed;
 use crate::page::{PAGE_SIZE, Page, same_filled};
 use crate::pools::{Key, PoolId, PoolKind, Pools};
 use crate::shared::Shared;
-use crate::stats::{Counters, Counts, Stats};
+use crate::stats::Counters;
 use crate::tier::Tier;
-use crate::writeback::Batch;
 use crate::zpool::{self, ArenaOptions, Handle, MallocError, Zpool};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -397,8 +397,8 @@ impl Store {
         Ok((Place::new(spot.shard(), leaf, spot.bit), pages))
     }
 
-    /// Puts `new` in the place of `old`, and does what else is to be done under the same lock (with shard, leaf and bit),
-    /// if `old` still is what the store knows under the key. Frees nothing.
+    /// Puts `new` in the place of `old`, and does what else is to be done under the same lock (with shard, leaf and
+    /// bit), if `old` still is what the store knows under the key. Frees nothing.
     pub(crate) fn exchange(
         &self,
         key: Key,
@@ -413,74 +413,6 @@ impl Store {
         also(&mut shard, leaf, spot.bit);
         self.charge(key.pool, new, Some(old));
         true
-    }
-
-    /// Whether the store holds a page under `key`, in memory or in the tier.
-    #[must_use]
-    pub fn contains(&self, key: Key) -> bool {
-        let spot = Spot::new(key);
-        self.index.lock(spot.shard()).get(&spot).is_some()
-    }
-
-    /// Bytes that the page under `key` takes in the zpool or the tier, with all that it may share: 0 if it is kept as one word,
-    /// or not at all.
-    #[must_use]
-    pub fn stored_len(&self, key: Key) -> usize {
-        let spot = Spot::new(key);
-        let shard = self.index.lock(spot.shard());
-        match shard.get(&spot) {
-            Some((_, entry)) if entry.state() == State::Shared => {
-                self.shared.read(entry.shared_id(), |object| object.len())
-            }
-            Some((_, entry)) if entry.state() != State::Same => entry.len(),
-            _ => 0,
-        }
-    }
-
-    /// Bytes that the zpools hold now: what `max_pool_bytes` limits. A few loads from memory.
-    #[must_use]
-    pub fn pool_bytes(&self) -> u64 {
-        self.zpools.iter().map(|zpool| zpool.total_pages() as u64 * PAGE_SIZE as u64).sum()
-    }
-
-    /// Bytes of the tables of the store, its zpools and its tier.
-    #[must_use]
-    pub fn meta_bytes(&self) -> u64 {
-        let index: usize = (0..SHARDS).map(|number| self.index.lock(number).meta_bytes()).sum();
-        let zpools: usize = self.zpools.iter().map(Zpool::meta_bytes).sum();
-        let tier = self.tier.as_ref().map_or(0, |tier| tier.meta_bytes());
-        (index + self.dedup.meta_bytes() + self.shared.meta_bytes() + zpools + tier) as u64
-    }
-
-    /// All counters.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        let mut counts = Counts::default();
-        (0..SHARDS).for_each(|number| counts.sum(&self.index.lock(number).counts));
-        let mut stats =
-            Stats { pool_total_size: self.pool_bytes(), meta_bytes: self.meta_bytes(), ..Stats::default() };
-        stats.count(&counts, &self.counters);
-        stats.count_shared(&self.shared.gauges());
-        stats
-    }
-
-    /// Checks every invariant that can be checked, at the price of a look at every entry. No other thread may
-    /// use the store meanwhile.
-    ///
-    /// # Panics
-    /// If one does not hold.
-    pub fn check(&self) {
-        let mut sharers = 0;
-        for number in 0..SHARDS {
-            let shard = self.index.lock(number);
-            shard.check();
-            let mut from = 0;
-            while let Some(id) = shard.next_leaf(from, |_| true) {
-                sharers += shard.leaf(id).iter().filter(|(_, entry)| entry.state() == State::Shared).count();
-                from = id + 1;
-            }
-        }
-        assert_eq!(self.shared.sharers(), sharers as u64, "every sharer is an entry");
     }
 
     /// Gives back what an entry holds that nothing names any more.

@@ -10,19 +10,16 @@
 //! stored anew, invalidated, renamed or shared meanwhile, the slot is discarded. A batch that the tier does not
 //! take changes nothing. Ephemeral pages are not written: they are dropped.
 
+use crate::batch::{Batch, Item, Owner};
 use crate::entry::{Entry, State};
 use crate::index::{SHARDS, Shard};
 use crate::page::PAGE_SIZE;
-use crate::pools::{Key, PoolId, PoolKind};
+use crate::pools::{PoolId, PoolKind};
 use crate::shared::Visit;
 use crate::store::{Store, StoreError};
 use crate::tier::WriteError;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Pages written at once.
-const BATCH_PAGES: usize = 256;
-/// Bytes written at once, more or less.
-const BATCH_BYTES: usize = 256 << 10;
 /// What shrinking leaves free in any case: the largest unit in which a zpool grows.
 const ROOM: u64 = 16 * PAGE_SIZE as u64;
 /// Freed bytes that the zpools may keep in holes before they are asked to compact.
@@ -52,55 +49,6 @@ pub enum Stop {
     TierError,
     /// Nothing is left that could leave the pool.
     NothingToEvict,
-}
-
-/// Pages on their way to the tier.
-#[derive(Debug, Default)]
-pub(crate) struct Batch {
-    bytes: Vec<u8>,
-    items: Vec<Item>,
-    /// Bytes of the ephemeral objects dropped while it was collected.
-    dropped_bytes: u64,
-}
-
-/// One object in the batch. The objects lie in `bytes` in the order of the items.
-#[derive(Debug)]
-struct Item {
-    owner: Owner,
-    /// As marked.
-    entry: Entry,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Owner {
-    Entry(Key),
-    Shared(u64),
-}
-
-impl Batch {
-    fn clear(&mut self) {
-        self.bytes.clear();
-        self.items.clear();
-        self.dropped_bytes = 0;
-    }
-
-    fn is_full(&self, excess: u64) -> bool {
-        self.items.len() >= BATCH_PAGES || self.bytes.len() >= BATCH_BYTES || self.freeing() >= excess
-    }
-
-    fn freeing(&self) -> u64 {
-        self.bytes.len() as u64 + self.dropped_bytes
-    }
-
-    fn records(&self) -> Vec<&[u8]> {
-        let mut rest = &self.bytes[..];
-        let record = |item: &Item| {
-            let (record, after) = rest.split_at(item.entry.len());
-            rest = after;
-            record
-        };
-        self.items.iter().map(record).collect()
-    }
 }
 
 /// One call of shrink.

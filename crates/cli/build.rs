@@ -53,8 +53,8 @@ fn main() {
     embed(&built.join("preload/libramfold_preload.so"));
 }
 
-/// The library that every program gets, and which loads the other one where that is needed: C without a runtime, so that the
-/// many small processes of a build start quickly.
+/// The library that every program gets, and which loads the other one where that is needed: C without a runtime, so
+/// that the many small processes of a build start quickly.
 fn build_start(sources: &Path) {
     let library = PathBuf::from(var("OUT_DIR")).join("libramfold_start.so");
     let mut compile = cc::Build::new().opt_level(2).debug(false).warnings(false).get_compiler().to_command();

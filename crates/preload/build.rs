@@ -1,4 +1,5 @@
-//! Compiles what Rust cannot express: initial-exec thread-local storage, variadic functions (clone), and what threads are cancelled in.
+//! Compiles what Rust cannot express: initial-exec thread-local storage, variadic functions (clone), and what threads
+//! are cancelled in.
 
 const FILES: [&str; 3] = ["src/tls.c", "src/clone.c", "src/streams.c"];
 

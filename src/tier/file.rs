@@ -92,8 +92,8 @@ impl FileTier {
         self.log().is_known = true;
     }
 
-    /// In the child of a fork: from here on it writes into extents of its own. What was written before stays readable in
-    /// both; the source must count both as holders of every extent, the spare and the open one included.
+    /// In the child of a fork: from here on it writes into extents of its own. What was written before stays readable
+    /// in both; the source must count both as holders of every extent, the spare and the open one included.
     pub fn become_child(&self) {
         let mut log = self.log();
         self.seal_open(&mut log);

@@ -79,7 +79,8 @@ impl Cost {
 }
 
 impl Build {
-    /// Builds. Objects that are not as `expected` are an error, and are kept; there are none of a build that came to no end.
+    /// Builds. Objects that are not as `expected` are an error, and are kept; there are none of a build that came to
+    /// no end.
     ///
     /// # Errors
     /// The build fails or comes out differently, or the limit cannot be set up.

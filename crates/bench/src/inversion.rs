@@ -1,11 +1,11 @@
-//! What a full pool does: by the model of `ramfold replay`, and for real, a program under `ramfold run` whose pool is too
-//! small for what leaves it.
+//! What a full pool does: by the model of `ramfold replay`, and for real, a program under `ramfold run` whose pool is
+//! too small for what leaves it.
 //!
-//! In the kernel's zswap before 2023 a pool at its limit wrote one page back for each wake-up and refused what was newer, so
-//! that the newest pages went to disk and the oldest stayed: worse than no pool (Vitaly Wool, Domenico Cerasuolo, "mm:
-//! zswap: shrink until can accept", May 2023). `ramfold run` has no way past its pool: what the store refuses stays
-//! resident until room is made. So the settings compared here are those that come nearest: next to no pool, writing
-//! back no more than room is needed for (an accept threshold of 100 percent), and until accepted.
+//! In the kernel's zswap before 2023 a pool at its limit wrote one page back for each wake-up and refused what was
+//! newer, so that the newest pages went to disk and the oldest stayed: worse than no pool (Vitaly Wool, Domenico
+//! Cerasuolo, "mm: zswap: shrink until can accept", May 2023). `ramfold run` has no way past its pool: what the store
+//! refuses stays resident until room is made. So the settings compared here are those that come nearest: next to no
+//! pool, writing back no more than room is needed for (an accept threshold of 100 percent), and until accepted.
 
 use crate::comparison::columns;
 use crate::suite::own_program;

@@ -18,8 +18,8 @@ pub struct Common {
     /// One more option for `ramfold run` (may be repeated)
     #[arg(long = "ramfold-option", value_name = "OPTION", allow_hyphen_values = true)]
     pub ramfold_options: Vec<String>,
-    /// Only these sides: unlimited, zswap, zswap-ahead, disk, disk-ahead, ramfold (may be repeated). The kernel's read no pages
-    /// ahead (vm.page-cluster=0); those named -ahead read eight together, the kernel's own setting
+    /// Only these sides: unlimited, zswap, zswap-ahead, disk, disk-ahead, ramfold (may be repeated). The kernel's
+    /// read no pages ahead (vm.page-cluster=0); those named -ahead read eight together, the kernel's own setting
     #[arg(long, value_name = "SIDE")]
     side: Vec<String>,
     /// Small and short, to see that everything works

@@ -1,9 +1,9 @@
 //! The synthetic workloads: private anonymous memory is filled with pages, then touched in some order.
 //!
 //! Each touch reads one word of one page and checks that it is what was last written there; a share of them writes
-//! the next version of it. Filling and a third of the time more, at most [`SETTLING`], come before the measured phase. A touch
-//! that took longer than [`SLOW_NS`] counts as a fault: a resident page's word comes in well under that, timer
-//! included, and no way of bringing a page back is that fast.
+//! the next version of it. Filling and a third of the time more, at most [`SETTLING`], come before the measured
+//! phase. A touch that took longer than [`SLOW_NS`] counts as a fault: a resident page's word comes in well under
+//! that, timer included, and no way of bringing a page back is that fast.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,8 @@ pub struct Plan {
     pub measured: Duration,
     /// unless it has had so many touches before.
     pub most: u64,
-    /// The measured phase in parts of this length, each told on standard output when it ends; the last is what `run` returns.
+    /// The measured phase in parts of this length, each told on standard output when it ends; the last is what `run`
+    /// returns.
     pub parts: Option<Duration>,
     /// How many touches of 100 write.
     pub write_percent: u64,

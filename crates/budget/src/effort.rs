@@ -1,13 +1,14 @@
 //! Making room: one turn after another until a member is under its mark, or has nothing to give.
 //!
-//! A turn asks the door to give pages up, and keeps the books. What the store refused is worth another try once the store has
-//! written back. What was given up and is another's as well has freed nothing: then the pool gives, once memory is used up. A
-//! door may pass over what it thinks warm, so only when it has looked at everything many times over is there
-//! nothing to give.
+//! A turn asks the door to give pages up, and keeps the books. What the store refused is worth another try once the
+//! store has written back. What was given up and is another's as well has freed nothing: then the pool gives, once
+//! memory is used up. A door may pass over what it thinks warm, so only when it has looked at everything many times
+//! over is there nothing to give.
 //!
-//! Who works without being waited for (an evictor) and who must have room now (a fault) take the same turns, and differ in
-//! what they do when nothing is to be had.
+//! Who works without being waited for (an evictor) and who must have room now (a fault) take the same turns, and
+//! differ in what they do when nothing is to be had.
 
+use crate::door::{Door, Given};
 use crate::member::Member;
 use std::time::{Duration, Instant};
 
@@ -23,42 +24,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const STALLED: Duration = Duration::from_millis(200);
 /// Between two looks, in that time, for processes that have ended.
 const REAP: Duration = Duration::from_millis(200);
-
-/// What a door gave up in a turn.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Given {
-    /// Pages that the store has now.
-    pub pages: usize,
-    /// Pages that the store refused.
-    pub refused: usize,
-    /// Candidates that were looked at.
-    pub looked_at: usize,
-}
-
-/// A door, as its member sees it.
-pub trait Door {
-    /// Bytes that it keeps in memory beside the store.
-    fn resident(&self) -> u64;
-
-    /// How many candidates there are to look at.
-    fn candidates(&self) -> usize;
-
-    /// When the candidate that would go next came, by the budget's clock ([`crate::segment::Segment::clock`]).
-    fn oldest(&self) -> Option<u64>;
-
-    /// Whether what would go next is of use to somebody: what nobody waits for goes before others are asked.
-    fn is_wanted(&self) -> bool {
-        true
-    }
-
-    /// Whether the door is closing: then nothing more is given up.
-    fn is_closing(&self) -> bool {
-        false
-    }
-
-    /// Taken for each turn, and given back when what it gives is dropped: between two turns others may stop the door.
-    fn inside(&self) -> impl Sized {}
-}
 
 /// What a turn came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,8 +74,8 @@ impl Effort {
     }
 }
 
-/// Gives up until the member is under its mark and others have what they asked for. False if nothing can be given up now. For
-/// a thread that nobody waits for.
+/// Gives up until the member is under its mark and others have what they asked for. False if nothing can be given up
+/// now. For a thread that nobody waits for.
 pub fn until_low(member: &Member, door: &impl Door, mut give: impl FnMut() -> Given) -> bool {
     let (mut effort, mut left_to_others) = (Effort::default(), 0);
     while !door.is_closing() {
@@ -185,8 +150,8 @@ impl Wait {
         self.since.elapsed() >= STALLED
     }
 
-    /// Whether to wait a little more: other members have the memory, and look every few milliseconds. False when it has been
-    /// too long, or there is nobody else. What the dead have left comes back.
+    /// Whether to wait a little more: other members have the memory, and look every few milliseconds. False when it
+    /// has been too long, or there is nobody else. What the dead have left comes back.
     pub fn goes_on(&mut self, member: &Member) -> bool {
         if self.reap <= Instant::now() {
             self.reap = Instant::now() + REAP;

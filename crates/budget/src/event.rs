@@ -26,9 +26,9 @@ impl<const SHARED: bool> Event<SHARED> {
         self.0.load(Ordering::Relaxed) == CALLED
     }
 
-    /// As [`Event::wait`], but awake for the first `awake` of it. In a virtual machine a processor that goes idle takes
-    /// 20-50 us to come back, and draws threads that wake up to it (the kernel's haltpoll governor exists for this). Where
-    /// others want the processor, it is theirs.
+    /// As [`Event::wait`], but awake for the first `awake` of it. In a virtual machine a processor that goes idle
+    /// takes 20-50 us to come back, and draws threads that wake up to it (the kernel's haltpoll governor exists for
+    /// this). Where others want the processor, it is theirs.
     pub fn wait_awake(&self, awake: Duration, timeout: Duration) {
         const PAUSES: u32 = 64;
         let until = now_ns().saturating_add(u64::try_from(awake.as_nanos()).unwrap_or(u64::MAX));

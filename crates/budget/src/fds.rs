@@ -1,9 +1,9 @@
 //! Descriptors that the pager keeps open inside a program that does not know of them.
 //!
-//! Their numbers are high where the limit on open files allows, and may change: a forked child closes its parent's before
-//! it opens its own, so that it needs no number more than its parent had. The pager's threads have a table of their own
-//! (the pager gives them one), with the same files under the same numbers: what the program closes past libc stays
-//! open for them. Where a thread of the program finds such a number closed, the program ends.
+//! Their numbers are high where the limit on open files allows, and may change: a forked child closes its parent's
+//! before it opens its own, so that it needs no number more than its parent had. The pager's threads have a table of
+//! their own (the pager gives them one), with the same files under the same numbers: what the program closes past
+//! libc stays open for them. Where a thread of the program finds such a number closed, the program ends.
 
 use crate::Host;
 use rustix::fs::{Mode, OFlags};

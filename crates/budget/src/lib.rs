@@ -1,14 +1,15 @@
 //! One limit for many members.
 //!
-//! A *budget* is a limit in bytes and a swap file, for any number of members in any number of processes. A *member* is a store
-//! of compressed pages behind a door (a process's memory, a disk, a directory). What all agree on lies in shared memory
-//! ([`segment`]); what one member does to stay within the limit is the same behind every door ([`member`], [`effort`]). A
-//! door gives up pages when it is told to, and knows what they are; nothing here does.
+//! A *budget* is a limit in bytes and a swap file, for any number of members in any number of processes. A *member*
+//! is a store of compressed pages behind a door (a process's memory, a disk, a directory). What all agree on lies in
+//! shared memory ([`segment`]); what one member does to stay within the limit is the same behind every door
+//! ([`member`], [`effort`]). A door gives up pages when it is told to, and knows what they are; nothing here does.
 //!
-//! Read in this order: [`segment`] (the limit and the accounts), [`usage`] (what one process takes of it), [`member`] (its store,
-//! its pool's share, its swap file), [`effort`] (making room).
+//! Read in this order: [`segment`] (the limit and the accounts), [`usage`] (what one process takes of it), [`member`]
+//! (its store, its pool's share, its swap file), [`effort`] (making room).
 
 mod books;
+pub mod door;
 pub mod effort;
 pub mod event;
 pub mod extents;
@@ -25,8 +26,8 @@ use std::os::fd::RawFd;
 
 /// What a member needs from the process that it lives in.
 pub trait Host: Send + Sync {
-    /// Ends the process at once: its memory can no longer be trusted or held. `reported`: the message is in the segment,
-    /// and whoever made that, if it still runs, tells the user.
+    /// Ends the process at once: its memory can no longer be trusted or held. `reported`: the message is in the
+    /// segment, and whoever made that, if it still runs, tells the user.
     fn die(&self, message: &str, reported: bool) -> !;
 
     /// Keeps a program from closing a descriptor that ramfold uses in it, until ramfold itself closes it.

@@ -1,13 +1,14 @@
 //! A member of a budget: one store of compressed pages, its tier and its account.
 //!
-//! What counts against the limit is what the door keeps in memory beside the store (`resident`, in bytes, told by the door with each
-//! question), the store's pool, and whatever else the process has. The member answers how much that is too much, writes back
-//! when the pool is full, shares the bound of all pools and the swap file with other members, and enters the store's counters.
+//! What counts against the limit is what the door keeps in memory beside the store (`resident`, in bytes, told by the
+//! door with each question), the store's pool, and whatever else the process has. The member answers how much that is
+//! too much, writes back when the pool is full, shares the bound of all pools and the swap file with other members,
+//! and enters the store's counters.
 //!
 //! Locks: those of the store and of the books, taken in turn. Who forks sees to it that nobody has them.
 
 use crate::books::Books;
-use crate::effort::Door;
+use crate::door::Door;
 use crate::event::Event;
 use crate::segment::{Counter, EXTENT_SIZE, Gauge, Segment, SlotId};
 use crate::usage::Usage;
@@ -115,7 +116,8 @@ impl Member {
 
 /// To be called every few milliseconds, by one thread.
 impl Member {
-    /// Writes back when the pool is full, shares the pool's bound and the swap file with other members, and enters the counters.
+    /// Writes back when the pool is full, shares the pool's bound and the swap file with other members, and enters
+    /// the counters.
     pub fn tick(&self, door: &impl Door) {
         if self.store.needs_shrink() {
             self.shrink();
@@ -245,8 +247,8 @@ impl Member {
         self.store.pool_bytes() < before || !self.store.needs_shrink()
     }
 
-    /// Writes back a part of the pool, though it is within its bound: there is nothing else to give. False if that is not
-    /// to be had.
+    /// Writes back a part of the pool, though it is within its bound: there is nothing else to give. False if that is
+    /// not to be had.
     pub fn squeeze(&self) -> bool {
         let before = self.store.pool_bytes();
         self.store.set_max_pool_bytes(before - before / 8);
@@ -254,7 +256,8 @@ impl Member {
         self.store.pool_bytes() < before
     }
 
-    /// Gives an extent of the swap file back if little lives in it and others may have none. Who is alone cleans when it writes.
+    /// Gives an extent of the swap file back if little lives in it and others may have none. Who is alone cleans when
+    /// it writes.
     fn tidy_swap(&self) {
         if let Some(tier) = &self.tier
             && self.segment().is_swap_short()

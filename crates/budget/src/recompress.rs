@@ -1,9 +1,10 @@
 //! Making the pool denser: pages that stay in it are compressed anew by a denser codec, as zram's `recompress` does.
 //!
 //! It is what the evictor does while nobody calls it. That keeps its processor awake, which is worth having
-//! ([`crate::event::Event::wait_awake`]), and evicting goes first without a word to the scheduler. A thread of its own did
-//! worse in either way: nice, it hardly ran when its process was to end, and who waits for that spins meanwhile
-//! (`shrink_dcache_parent` in the kernel, over the process's entries in /proc); not nice, it took from the evictor.
+//! ([`crate::event::Event::wait_awake`]), and evicting goes first without a word to the scheduler. A thread of its
+//! own did worse in either way: nice, it hardly ran when its process was to end, and who waits for that spins
+//! meanwhile (`shrink_dcache_parent` in the kernel, over the process's entries in /proc); not nice, it took from the
+//! evictor.
 //!
 //! Price: a call may wait for the piece at hand, a tenth of a millisecond. Where others want the processor, it rests.
 
@@ -30,8 +31,8 @@ pub struct Recompressor {
 }
 
 impl Recompressor {
-    /// Works until `is_called`, its turn is over or nothing is to be done. `given_up`: pages that the door has given up so far.
-    /// Each piece is done between an `enter` and the drop of what that gives.
+    /// Works until `is_called`, its turn is over or nothing is to be done. `given_up`: pages that the door has given
+    /// up so far. Each piece is done between an `enter` and the drop of what that gives.
     pub fn work<Inside>(
         &mut self,
         member: &Member,
@@ -105,9 +106,9 @@ impl Manners {
     }
 }
 
-/// How often to sweep. A sweep is due when a certain share of as many pages as lie in the pool were evicted: what two sweeps in
-/// turn find there was not wanted when others were. No evictions, no sweeps. Pages that are wanted again soon after they were made denser were not cold: then the next sweeps
-/// wait longer.
+/// How often to sweep. A sweep is due when a certain share of as many pages as lie in the pool were evicted: what two
+/// sweeps in turn find there was not wanted when others were. No evictions, no sweeps. Pages that are wanted again
+/// soon after they were made denser were not cold: then the next sweeps wait longer.
 #[derive(Debug)]
 struct Pace {
     /// Sixteenths of the pages in the pool that are to be evicted between two sweeps.

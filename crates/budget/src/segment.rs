@@ -11,16 +11,17 @@
 //! its slot is reaped.
 //!
 //! Orders that the guarantees rest on:
-//! - who changes whose a slot is holds the slot's lease ([`lease`]); a slot's `pid` is written last when the slot is claimed
+//! - who changes whose a slot is holds the slot's lease ([`lease`]); a slot's `pid` is written last when the slot is
+//!   claimed
 //!   and cleared last when it is released;
 //! - an extent's count goes up before the holder's bit is set, and the bit is cleared before the count goes down:
 //!   an interrupted step leaks an extent, and never frees one twice;
 //! - an extent whose last holder left is marked while its file space is given back, so nobody
 //!   can take and write it in between.
 //!
-//! Any process of the run can write anything here, one that has given up its rights as well. So there is no secret in it, no
-//! number is taken as an index, a length or a limit without being checked where it is read, and sums go round instead of
-//! panicking. What nonsense can do is to let memory or extents be miscounted, or a process be killed.
+//! Any process of the run can write anything here, one that has given up its rights as well. So there is no secret in
+//! it, no number is taken as an index, a length or a limit without being checked where it is read, and sums go round
+//! instead of panicking. What nonsense can do is to let memory or extents be miscounted, or a process be killed.
 
 mod balance;
 mod counters;

@@ -1,8 +1,9 @@
 //! `RAMFOLD_RUN`: what `ramfold run` tells its processes, in one variable of their environment.
 //!
-//! `key=value;key=value`. `limit` is the only key that must be there; of a key that is there twice, the last value holds. A key
-//! that is not known is refused: who writes and who reads travel in one executable. The first library (`start/start.c`) looks
-//! for `start`, `library`, `limit` and `mode` in the same text; an exec adds `address_space` to it, which is for the first library alone.
+//! `key=value;key=value`. `limit` is the only key that must be there; of a key that is there twice, the last value
+//! holds. A key that is not known is refused: who writes and who reads travel in one executable. The first library
+//! (`start/start.c`) looks for `start`, `library`, `limit` and `mode` in the same text; an exec adds `address_space`
+//! to it, which is for the first library alone.
 
 use std::fmt;
 

@@ -1,10 +1,10 @@
 //! What this process takes of the limit, and when it has to give.
 //!
-//! The pager knows exactly how many managed pages are resident and what the pool holds. Everything else that
-//! is anonymous memory (the program's own data and stacks, the pager's tables, memory that was allocated
-//! before the pager began) is what the kernel counts beyond that: `RssAnon` less the two. It is read from
-//! /proc/self/statm now and then (a few microseconds), not for each fault. What a forked child has in common with its
-//! parent counts for the parent only ([`crate::segment`], heirs). Where that changes under the pager's hands it is told at once; the
+//! The pager knows exactly how many managed pages are resident and what the pool holds. Everything else that is
+//! anonymous memory (the program's own data and stacks, the pager's tables, memory that was allocated before the
+//! pager began) is what the kernel counts beyond that: `RssAnon` less the two. It is read from /proc/self/statm now
+//! and then (a few microseconds), not for each fault. What a forked child has in common with its parent counts for
+//! the parent only ([`crate::segment`], heirs). Where that changes under the pager's hands it is told at once; the
 //! rest (static data, pool, tables) is found in /proc/self/smaps_rollup, as often as its price allows.
 //!
 //! Two marks steer eviction: over *low* (the limit less a small reserve) the evictor works until under it; over
@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// Bytes that the other processes of the run need not know of yet: there may be hundreds with so much each.
 const UNSEEN: u64 = 16 * PAGE as u64;
 
-/// About what the pager's buffers come to once it evicts and writes back. It counts from the start: where there are many
-/// processes, all begin with it at the same time.
+/// About what the pager's buffers come to once it evicts and writes back. It counts from the start: where there are
+/// many processes, all begin with it at the same time.
 const BUFFERS: u64 = 1 << 20;
 
 /// This process's account in the run's shared budget.
@@ -72,7 +72,8 @@ impl Account {
 }
 
 impl Usage {
-    /// Usage that is entered into this account; of all the process's anonymous memory if `whole_process`, else of what its members hold.
+    /// Usage that is entered into this account; of all the process's anonymous memory if `whole_process`, else of
+    /// what its members hold.
     ///
     /// # Errors
     /// What the system answers.
@@ -107,7 +108,8 @@ impl Usage {
         &self.statm
     }
 
-    /// Before a fork: a slot for the child, which inherits all that this process has but for so many pages, which it copies at once.
+    /// Before a fork: a slot for the child, which inherits all that this process has but for so many pages, which it
+    /// copies at once.
     pub fn prepare_child(&self, copied: usize) -> io::Result<SlotId> {
         self.related.store(true, Ordering::Relaxed);
         let inherited = self.anonymous().saturating_sub((copied * PAGE) as u64);
@@ -122,8 +124,8 @@ impl Usage {
         Ok(())
     }
 
-    /// Reads usage through the calling thread from now on: /proc tells nothing more through a thread that has ended, and
-    /// the program's first thread may end before the program. Nobody else is inside the gate.
+    /// Reads usage through the calling thread from now on: /proc tells nothing more through a thread that has ended,
+    /// and the program's first thread may end before the program. Nobody else is inside the gate.
     pub fn follow_thread(&self) -> Result<(), Errno> {
         self.statm.renew(|| self.proc.open("thread-self/statm"))
     }
@@ -147,8 +149,8 @@ impl Usage {
         self.entered.store(resident + pool, Ordering::Relaxed);
     }
 
-    /// Enters what resident pages and pool, `held` bytes together, have grown by, once it is something. The rest is as at the
-    /// last refreshment, which takes microseconds.
+    /// Enters what resident pages and pool, `held` bytes together, have grown by, once it is something. The rest is
+    /// as at the last refreshment, which takes microseconds.
     pub fn enter(&self, held: u64) {
         let entered = self.entered.load(Ordering::Relaxed);
         let more = held.saturating_sub(entered);

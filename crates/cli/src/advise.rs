@@ -16,7 +16,8 @@ use std::process::ExitCode;
 /// Says how to keep memory small: settings for `ramfold run` and for the kernel's zram and zswap, with what to expect.
 ///
 /// Measures as `ramfold inspect` does, and reads what this kernel offers. What is promised is what the pool saves on
-/// these pages; how often pages come back is known only by watching (--slowdown). Without an aim, half of what there is.
+/// these pages; how often pages come back is known only by watching (--slowdown). Without an aim, half of what there
+/// is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: ramfold advise --slowdown 5 --watch 30 $(pidof postgres)")]
 pub struct Options {

@@ -18,9 +18,9 @@ use std::process::ExitCode;
 
 /// Plays a trace of page touches against pools of chosen sizes, thresholds and policies.
 ///
-/// TRACE is a file (first line "ramfold-trace 1", then r PAGE, w PAGE [BYTES], c PAGE BYTES, d PAGE [COUNT], t NANOSECONDS), as
-/// `ramfold run --trace` writes it, or made up:
-/// uniform, zipf, scan, loop or phases, with settings as in zipf:pages=65536,touches=1000000,skew=0.9,writes=30,seed=1.
+/// TRACE is a file (first line "ramfold-trace 1", then r PAGE, w PAGE [BYTES], c PAGE BYTES, d PAGE [COUNT], t
+/// NANOSECONDS), as `ramfold run --trace` writes it, or made up: uniform, zipf, scan, loop or phases, with settings
+/// as in zipf:pages=65536,touches=1000000,skew=0.9,writes=30,seed=1.
 ///
 /// Policies: none (no pool), one-page (zswap until 2023: writes one page back each time that it is full), shrink (zswap
 /// since: writes back until it is under the accept threshold), store (ramfold's own store and zsmalloc; the others are
@@ -45,11 +45,13 @@ pub struct Options {
     pub policy: Vec<Choice>,
 
     /// Pool sizes to compare, in percent of the memory
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "30", value_parser = clap::value_parser!(u8).range(1..=95))]
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "30")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=95))]
     pub max_pool_percent: Vec<u8>,
 
     /// Thresholds to compare, in percent of the pool's limit
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "90", value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "90")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=100))]
     pub accept_threshold_percent: Vec<u8>,
 
     /// Microseconds for touch, fault, store, load, device read, device write

@@ -1,7 +1,7 @@
 //! `ramfold top`: a running tree, live.
 //!
-//! It copies what there is in the run's segment, and shows that. The run is not slowed down by it, and nothing that the file
-//! says or that becomes of it does more to `top` than nonsense in a table, or one line.
+//! It copies what there is in the run's segment, and shows that. The run is not slowed down by it, and nothing that
+//! the file says or that becomes of it does more to `top` than nonsense in a table, or one line.
 
 mod find;
 mod report;
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 /// Shows what the processes of a run have and do, again and again.
 ///
-/// RESIDENT: pages in memory. POOL: memory that the process's compressed pages take; HOLDS: what they were before. SWAPPED:
-/// pages in the swap file, before compression. P50, P99: microseconds that faults of the last interval took.
+/// RESIDENT: pages in memory. POOL: memory that the process's compressed pages take; HOLDS: what they were before.
+/// SWAPPED: pages in the swap file, before compression. P50, P99: microseconds that faults of the last interval took.
 /// Ends with the run, or at Ctrl-C.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: ramfold top --interval 2")]

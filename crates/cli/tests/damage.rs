@@ -38,8 +38,8 @@ impl Ended {
     }
 }
 
-/// `verify` with `mib` of memory under `-m 32M`; `harm` is done to the process whose number it is given, when the memory
-/// is filled.
+/// `verify` with `mib` of memory under `-m 32M`; `harm` is done to the process whose number it is given, when the
+/// memory is filled.
 fn verify(scratch: &Path, mib: u64, options: &[&str], harm: impl FnOnce(u32)) -> Ended {
     let program = compiled("verify", scratch);
     let ramfold = Ramfold::new(32 * MIB, options);
@@ -96,8 +96,8 @@ fn range(line: &str) -> Option<(u64, u64, &str)> {
     Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?, rest))
 }
 
-/// The first word of a page, as `verify.c` fills it. No codec finds it anywhere before, so it is in what it makes of the
-/// page as it is.
+/// The first word of a page, as `verify.c` fills it. No codec finds it anywhere before, so it is in what it makes of
+/// the page as it is.
 fn first_word(page: u64) -> [u8; 8] {
     let x = (page << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (x ^ x >> 29).to_ne_bytes()

@@ -1,5 +1,5 @@
-//! Two doors beside a run, under its limit: one over memory, as a disk is, and one over a directory, as a file cache is. They use the
-//! store and the budget, and know nothing of the pager.
+//! Two doors beside a run, under its limit: one over memory, as a disk is, and one over a directory, as a file cache
+//! is. They use the store and the budget, and know nothing of the pager.
 
 mod common;
 #[path = "doors/directory.rs"]

@@ -319,8 +319,8 @@ impl Redis {
         }
     }
 
-    /// Through a child that shares the server's memory, while a client writes to every third of so many keys, once at least.
-    /// Returns how often it wrote to some while the child was at work.
+    /// Through a child that shares the server's memory, while a client writes to every third of so many keys, once at
+    /// least. Returns how often it wrote to some while the child was at work.
     fn save_in_background(&mut self, keys: u32) -> u32 {
         const WRITE: &str =
             "for i = ARGV[1], ARGV[2], 3 do redis.call('SET', 'key:' .. i, string.rep(i, 30)) end";
@@ -352,8 +352,8 @@ impl Redis {
     }
 }
 
-/// The digests of a data set, before it is saved and after it was written to meanwhile, and the server's peak before that.
-/// What was saved is loaded by a server without ramfold, and is what was there when saving began.
+/// The digests of a data set, before it is saved and after it was written to meanwhile, and the server's peak before
+/// that. What was saved is loaded by a server without ramfold, and is what was there when saving began.
 fn redis_digests(keys: u32, ramfold: Option<&Ramfold>) -> ([String; 2], u64) {
     const CHANGE: &str = "for i = 0, ARGV[1] - 1, 7 do redis.call('SET', 'key:' .. i, string.rep(i, 20)) end";
     let scratch = scratch();

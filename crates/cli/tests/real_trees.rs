@@ -1,5 +1,5 @@
-//! Programs of many processes: in a half and a quarter of the memory that they want together they give the same, byte for
-//! byte; and when one of them is killed, or ramfold itself, the rest goes on.
+//! Programs of many processes: in a half and a quarter of the memory that they want together they give the same, byte
+//! for byte; and when one of them is killed, or ramfold itself, the rest goes on.
 
 mod common;
 
@@ -213,8 +213,8 @@ fn a_killed_process_leaves_its_memory_to_the_others() {
     }
 }
 
-/// The program ends as it would have, and nothing stays behind: neither when ramfold is killed nor when the directory of the
-/// swap file goes away.
+/// The program ends as it would have, and nothing stays behind: neither when ramfold is killed nor when the directory
+/// of the swap file goes away.
 #[test]
 fn the_tree_outlives_ramfold_and_the_directory_of_the_swap_file() {
     if !(need::userfaultfd() && need::programs(&["cc", "bash"])) {

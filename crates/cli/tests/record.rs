@@ -10,8 +10,8 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// Touches 40 MiB of text in turn, gives a half up, and thirty mappings as well, and says what it read. A child that has its own
-/// copy reads it too. (When malloc gives freed memory back is its own affair.)
+/// Touches 40 MiB of text in turn, gives a half up, and thirty mappings as well, and says what it read. A child that
+/// has its own copy reads it too. (When malloc gives freed memory back is its own affair.)
 const PROGRAM: &str = "
 import mmap, os
 data = [(str(number) * 40000)[:40000] for number in range(1, 1001)]

@@ -25,7 +25,8 @@ fn random_programs_of_which_random_members_are_killed() {
         let metrics = format!("unix:{socket}");
         let options = ["run", "-m", "384M", "--swap-size", "8G", "--evict-mode", mode, "--metrics", &metrics];
         let mut soak = Command::new(env!("CARGO_BIN_EXE_ramfold"));
-        soak.args(options).args(["--", "python3", script, "soak", &expected, &seconds, "1", &socket]);
+        let both = "python3 $0 soak $1 $2 1 $3 && sleep 1 && python3 $0 after $3";
+        soak.args(options).args(["--", "sh", "-c", both, script, &expected, &seconds, &socket]);
         assert!(soak.status().unwrap().success(), "{mode}");
     }
 }

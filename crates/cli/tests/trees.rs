@@ -39,8 +39,8 @@ fn the_limit_holds_for_fifty_processes() {
     }
 }
 
-/// Many more than there are processors begin at once, each with a second of work, where memory holds a few: some wait until
-/// others have ended.
+/// Many more than there are processors begin at once, each with a second of work, where memory holds a few: some wait
+/// until others have ended.
 #[test]
 fn newcomers_wait_where_memory_is_short() {
     if !can_run() {

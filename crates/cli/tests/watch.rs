@@ -13,7 +13,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-/// Twice what it may have, many words of it, then one now and then, so that there are faults; until its standard input ends.
+/// Twice what it may have, many words of it, then one now and then, so that there are faults; until its standard
+/// input ends.
 const BUSY: &str = "
 import os, random, select, sys
 data = [bytearray(os.urandom(2048) + bytes(2048)) for _ in range(16384)]
@@ -78,7 +79,8 @@ fn top_shows_what_a_process_has_and_does() {
     // Any process of the run will do, and a table is for people.
     let table = top(&[&largest["pid"].to_string(), "--count", "1", "--interval", "0.2"]);
     let table = String::from_utf8(table.stdout).unwrap();
-    // Where there is one run, it need not be named; other tests have theirs, and then all are told, and nothing but runs.
+    // Where there is one run, it need not be named; other tests have theirs, and then all are told, and nothing but
+    // runs.
     let unnamed = top(&["--count", "1", "--interval", "0.2"]);
     let told = [unnamed.stdout, unnamed.stderr].concat();
     let told = String::from_utf8(told).unwrap();

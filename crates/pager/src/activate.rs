@@ -1,9 +1,9 @@
 //! From plain memory to managed memory.
 //!
 //! Up to a threshold the range is ordinary memory: the kernel serves first touches, nothing is watched, no thread
-//! runs. When the memory handed out passes the threshold, the threads start, the range is registered with a userfaultfd,
-//! so that no page can appear unseen from then on, and then the pages that are there already are taken from
-//! /proc/self/pagemap.
+//! runs. When the memory handed out passes the threshold, the threads start, the range is registered with a
+//! userfaultfd, so that no page can appear unseen from then on, and then the pages that are there already are taken
+//! from /proc/self/pagemap.
 
 use crate::engine::Engine;
 use crate::pages::{GROUP_PAGES, Pages, State};

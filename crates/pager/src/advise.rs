@@ -1,9 +1,10 @@
 //! madvise.
 //!
-//! What it means for private anonymous memory is done here, with the pager's own state of each page. Foreign memory is the
-//! kernel's, and so is the advice on it: it goes there as the program gave it.
+//! What it means for private anonymous memory is done here, with the pager's own state of each page. Foreign memory
+//! is the kernel's, and so is the advice on it: it goes there as the program gave it.
 
-use crate::pager::{MapError, Pager};
+use crate::face::MapError;
+use crate::pager::Pager;
 use crate::pages::State;
 use crate::space::{Area, Kind, Space};
 use crate::sys::{self, PAGE};

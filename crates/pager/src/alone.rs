@@ -1,12 +1,14 @@
 //! What the kernel lets no process do that has several threads: entering a user namespace, by unshare or setns.
 //!
-//! Where the program has one thread, those of the pager end for the time of such a call, and are started anew. Nobody brings
-//! pages back meanwhile, so the call has its arguments by value and its caller touches no managed memory. Price: a
-//! millisecond or two, and stacks that stay as they are in a fork's child. Where threads could not be started again (children
-//! of this process would be in another PID or time namespace than itself), the call is not made.
+//! Where the program has one thread, those of the pager end for the time of such a call, and are started anew. Nobody
+//! brings pages back meanwhile, so the call has its arguments by value and its caller touches no managed memory.
+//! Price: a millisecond or two, and stacks that stay as they are in a fork's child. Where threads could not be
+//! started again (children of this process would be in another PID or time namespace than itself), the call is not
+//! made.
 
 use crate::engine::Engine;
-use crate::pager::{Pager, SetupError};
+use crate::face::SetupError;
+use crate::pager::Pager;
 use crate::workers;
 use ramfold_budget::time::now_ns;
 use rustix::fs::readlinkat;
@@ -17,8 +19,8 @@ use std::time::Duration;
 const PATIENCE_NS: u64 = 60_000_000_000;
 
 impl Pager {
-    /// Calls `call` while the pager has no threads. None if it has none at all, or cannot do without them. The caller is the
-    /// only thread of the program, and blocks signals.
+    /// Calls `call` while the pager has no threads. None if it has none at all, or cannot do without them. The caller
+    /// is the only thread of the program, and blocks signals.
     ///
     /// # Errors
     /// [`SetupError`]: the threads could not be started again, so the program has to end.

@@ -1,23 +1,24 @@
-//! What the program does to managed memory past the pager: by syscall(), or by an instruction of its own, as the Go runtime,
-//! JITs and sanitizers do. The kernel tells it (UFFD_FEATURE_EVENT_REMOVE, UNMAP, REMAP), and the thread that does it
-//! waits until the message has been read.
+//! What the program does to managed memory past the pager: by syscall(), or by an instruction of its own, as the Go
+//! runtime, JITs and sanitizers do. The kernel tells it (UFFD_FEATURE_EVENT_REMOVE, UNMAP, REMAP), and the thread
+//! that does it waits until the message has been read.
 //!
-//! What was dropped has no contents any more, what was unmapped is the program's own affair from then on ([`Kind::Foreign`]),
-//! what was moved away takes its contents along and is not managed at its new place.
+//! What was dropped has no contents any more, what was unmapped is the program's own affair from then on
+//! ([`Kind::Foreign`]), what was moved away takes its contents along and is not managed at its new place.
 //!
-//! Order: a change is taken up before any fault is served that was read with it or after it. So a thread that has dropped a page
-//! finds zeros when it touches it. Between the reading and the kernel's own work on the page tables pages that are None may
-//! still be there: from the first such change on, evictors do not go over pages that are None.
+//! Order: a change is taken up before any fault is served that was read with it or after it. So a thread that has
+//! dropped a page finds zeros when it touches it. Between the reading and the kernel's own work on the page tables
+//! pages that are None may still be there: from the first such change on, evictors do not go over pages that are
+//! None.
 //!
-//! The reader of messages waits for nobody without reading on: a thread in such a call may hold what it waits for. Hence
-//! [`Engine::enter`], [`Engine::lock_group`] and [`Engine::lock_space`], for all that the reader may come to.
+//! The reader of messages waits for nobody without reading on: a thread in such a call may hold what it waits for.
+//! Hence [`Engine::enter`], [`Engine::lock_group`] and [`Engine::lock_space`], for all that the reader may come to.
 //!
 //! Price: a raw call waits for the reader. The pager's own calls are made in a way that is not told, or are expected
 //! ([`crate::inbox`]).
 
 use crate::engine::Engine;
+use crate::face::Prot;
 use crate::gate::Inside;
-use crate::pager::Prot;
 use crate::pages::{Group, Pages, State};
 use crate::space::{Area, Kind, Space};
 use crate::staging::Bell;
@@ -74,8 +75,9 @@ impl Engine {
         }
     }
 
-    /// Puts pages into a range, by `put`, over changes of other ranges: the kernel refuses (EAGAIN) while any change has not been
-    /// read. Only the reader is told of that (uffd.rs); EAGAIN is left where a change concerns the range.
+    /// Puts pages into a range, by `put`, over changes of other ranges: the kernel refuses (EAGAIN) while any change
+    /// has not been read. Only the reader is told of that (uffd.rs); EAGAIN is left where a change concerns the
+    /// range.
     pub(crate) fn put(&self, range: &Range<usize>, put: impl Fn() -> Progress) -> Progress {
         loop {
             let progress = put();
@@ -149,8 +151,8 @@ impl Engine {
         }
     }
 
-    /// Puts what was away to its new place; from then on the kernel alone has it. Where the old mapping stays (MREMAP_DONTUNMAP) it
-    /// is empty, and managed as before.
+    /// Puts what was away to its new place; from then on the kernel alone has it. Where the old mapping stays
+    /// (MREMAP_DONTUNMAP) it is empty, and managed as before.
     fn follow_move(&self, from: usize, to: usize, len: usize) {
         let old = self.managed_part(from..from + len);
         let mut scratch = self.scratch();
@@ -180,8 +182,8 @@ impl Engine {
         }
     }
 
-    /// Leaves a place outside of the managed range to the kernel: something was moved there, and has grown as it was. What follows
-    /// goes with it, as far as nothing else lies between, up to the managed range.
+    /// Leaves a place outside of the managed range to the kernel: something was moved there, and has grown as it was.
+    /// What follows goes with it, as far as nothing else lies between, up to the managed range.
     pub(crate) fn let_go(&self, place: usize) {
         const MOST: usize = 1 << 30;
         let range = self.pages.range();
@@ -206,7 +208,8 @@ impl Engine {
         }
     }
 
-    /// Drops the contents of pages that the program may be using; their group and the space are locked, and they are None.
+    /// Drops the contents of pages that the program may be using; their group and the space are locked, and they are
+    /// None.
     pub(crate) fn discard_in_use(&self, addr: usize, len: usize) -> Result<(), Errno> {
         if !self.uffd.tells_changes() {
             return sys::discard(addr, len);
@@ -238,8 +241,8 @@ impl Engine {
         done
     }
 
-    /// Returns when all changes are taken up that had been made before: they were read, or they would not have been made. Called
-    /// outside the gate, with no lock held, not by the reader.
+    /// Returns when all changes are taken up that had been made before: they were read, or they would not have been
+    /// made. Called outside the gate, with no lock held, not by the reader.
     pub(crate) fn settle_changes(&self) {
         if !self.uffd.tells_changes() {
             return;

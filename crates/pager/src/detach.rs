@@ -1,13 +1,14 @@
 //! Detaching: cold pages out of the program, into the staging window, in each of the ways there are.
 //!
-//! UFFDIO_MOVE takes a run of them at once. Where the program has other rights to pages than the window gives, but may write
-//! them, the window gets those for as long as the move lasts. Where MOVE is missing: write-protect, copy, drop. Pages that may
-//! not be written are copied and dropped with the space locked. What neither moves nor can be copied stays.
+//! UFFDIO_MOVE takes a run of them at once. Where the program has other rights to pages than the window gives, but
+//! may write them, the window gets those for as long as the move lasts. Where MOVE is missing: write-protect, copy,
+//! drop. Pages that may not be written are copied and dropped with the space locked. What neither moves nor can be
+//! copied stays.
 //!
 //! All of it under the group's lock. Guarantee: a page is Evicting if and only if the window has it.
 
-use crate::Prot;
 use crate::engine::Engine;
+use crate::face::Prot;
 use crate::mask::{Mask, bits, ones, runs};
 use crate::pages::{BLOCK_BYTES, Group, State};
 use crate::space::Kind;
@@ -73,8 +74,8 @@ pub(crate) fn detach(
     detached
 }
 
-/// The cold pages of a stretch that the program may write, and more than read beside: the window is made like them while they
-/// are moved. Returns the pages that lie in the window now.
+/// The cold pages of a stretch that the program may write, and more than read beside: the window is made like them
+/// while they are moved. Returns the pages that lie in the window now.
 pub(crate) fn detach_unlike(
     engine: &Engine,
     (first, cold): (usize, Mask),
@@ -104,8 +105,8 @@ pub(crate) fn detach_unlike(
     detached
 }
 
-/// What of a stretch the program may not write now: nobody changes it while the space is locked, so a copy and a discard
-/// are as good as a move. Returns the pages that lie in the window now.
+/// What of a stretch the program may not write now: nobody changes it while the space is locked, so a copy and a
+/// discard are as good as a move. Returns the pages that lie in the window now.
 pub(crate) fn detach_readonly(engine: &Engine, first: usize, count: usize, staging: usize) -> Mask {
     let space = engine.lock_space();
     let group = engine.lock_group(first);
@@ -123,8 +124,8 @@ pub(crate) fn detach_readonly(engine: &Engine, first: usize, count: usize, stagi
     detached
 }
 
-/// Puts zeros into the window where a page was taken for resident that the program had discarded by a system call of its
-/// own. To read such a page would cause a fault, which the handler cannot wait for.
+/// Puts zeros into the window where a page was taken for resident that the program had discarded by a system call of
+/// its own. To read such a page would cause a fault, which the handler cannot wait for.
 pub(crate) fn fill_holes(engine: &Engine, staging: usize, holes: Mask) {
     for bit in bits(holes) {
         let addr = staging + bit * PAGE;
@@ -132,8 +133,8 @@ pub(crate) fn fill_holes(engine: &Engine, staging: usize, holes: Mask) {
     }
 }
 
-/// The resident pages of a stretch. Those that the program has discarded by a system call of its own are noticed: they are
-/// None. To read one for a copy would wait for a fault that the group's lock keeps from being resolved.
+/// The resident pages of a stretch. Those that the program has discarded by a system call of its own are noticed:
+/// they are None. To read one for a copy would wait for a fault that the group's lock keeps from being resolved.
 pub(crate) fn really_there(engine: &Engine, group: &Group<'_>, first: usize, count: usize) -> Mask {
     let resident = |bit: &usize| group.state(first + bit) == State::Resident;
     let taken = (0..count).filter(resident).fold(0, |mask, bit| mask | 1 << bit);

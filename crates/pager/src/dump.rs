@@ -1,16 +1,17 @@
 //! Core dumps.
 //!
-//! While the kernel writes a core dump it waits for nobody: the pager's threads have been killed with the others, and a page
-//! that is away would be left out. So before the process dies of a signal that leaves a core, what is away is written, as it
-//! was, to an unlinked file beside the swap file, and the file is mapped in its place: the kernel dumps such a mapping as it
-//! dumps memory, and can take its pages back meanwhile, so the limit is kept. The range, which is left out of dumps otherwise
-//! (they would walk all of it), is put in where it holds something.
+//! While the kernel writes a core dump it waits for nobody: the pager's threads have been killed with the others, and
+//! a page that is away would be left out. So before the process dies of a signal that leaves a core, what is away is
+//! written, as it was, to an unlinked file beside the swap file, and the file is mapped in its place: the kernel
+//! dumps such a mapping as it dumps memory, and can take its pages back meanwhile, so the limit is kept. The range,
+//! which is left out of dumps otherwise (they would walk all of it), is put in where it holds something.
 //!
-//! The gate is closed while it is done. Other threads of the program go on until the process dies, as if the signal had come
-//! later, and find their contents; but what was away is theirs in common with a child forked then.
+//! The gate is closed while it is done. Other threads of the program go on until the process dies, as if the signal
+//! had come later, and find their contents; but what was away is theirs in common with a child forked then.
 //!
-//! Price: nothing before; then the time to decompress and write all that is away. Not in the core: what is away when there is
-//! no swap file, no room beside it or no right to it any more, and what lies in more pieces than [`MOST_PIECES`].
+//! Price: nothing before; then the time to decompress and write all that is away. Not in the core: what is away when
+//! there is no swap file, no room beside it or no right to it any more, and what lies in more pieces than
+//! [`MOST_PIECES`].
 
 use crate::engine::Engine;
 use crate::pager::Pager;
@@ -18,58 +19,18 @@ use crate::pages::{Group, State};
 use crate::space::{Area, Kind, Space};
 use crate::sys::{self, PAGE};
 use ramfold::{PAGE_SIZE, Scratch};
-use ramfold_budget::event::Event;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 /// Mappings that may be made: half of what the kernel permits a process, unless told otherwise (vm.max_map_count).
 const MOST_PIECES: usize = 32 << 10;
-/// How long the thread that dies waits without seeing that anything is done.
-const PATIENCE: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(10);
-
-/// What a process keeps for its core dump.
-#[derive(Debug, Default)]
-pub(crate) struct Dump {
-    /// Where the swap file is.
-    directory: Option<PathBuf>,
-    asked: AtomicBool,
-    /// Groups that were seen to.
-    progress: AtomicU64,
-    done: AtomicBool,
-    waiter: Event,
-}
-
-impl Dump {
-    pub(crate) fn new(swap: Option<&File>) -> Self {
-        Self { directory: swap.and_then(directory), ..Self::default() }
-    }
-
-    fn wait(&self) {
-        let (mut seen, mut idle) = (0, Duration::ZERO);
-        while !self.done.load(Ordering::Acquire) && idle < PATIENCE {
-            self.waiter.wait(LOOK);
-            let now = self.progress.load(Ordering::Relaxed);
-            idle = if now == seen { idle + LOOK } else { Duration::ZERO };
-            seen = now;
-        }
-    }
-}
-
-fn directory(file: &File) -> Option<PathBuf> {
-    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
-    path.parent().map(PathBuf::from)
-}
-
 impl Pager {
-    /// Before the process dies of a signal that leaves a core: sees to it that the core has all contents. Returns when that is
-    /// done or does not get on. The program's memory may still be used, but the process is to end.
+    /// Before the process dies of a signal that leaves a core: sees to it that the core has all contents. Returns
+    /// when that is done or does not get on. The program's memory may still be used, but the process is to end.
     pub fn prepare_dump(&self) {
         if let Some(engine) = self.engine() {
             engine.dump.asked.store(true, Ordering::Release);

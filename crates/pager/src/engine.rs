@@ -1,29 +1,29 @@
 //! What the pager's threads share, once memory is managed.
 //!
-//! Three threads work on it: the *handler* resolves faults ([`crate::fault`]), the *evictor* takes cold blocks out
-//! of the program and into the store ([`crate::evict`]) and in between has what stays there made denser ([`ramfold_budget::recompress`]), the
-//! *keeper* writes back from the store when its pool is full, and keeps the books. They start when the program's memory
-//! passes the threshold, not before.
+//! Three threads work on it: the *handler* resolves faults ([`crate::fault`]), the *evictor* takes cold blocks out of
+//! the program and into the store ([`crate::evict`]) and in between has what stays there made denser
+//! ([`ramfold_budget::recompress`]), the *keeper* writes back from the store when its pool is full, and keeps the
+//! books. They start when the program's memory passes the threshold, not before.
 //!
 //! Lock order: gate, space ([`crate::space`], by its owner), group ([`crate::pages`]), then the store's own. The
 //! lock of the queue ([`crate::queue`]) is taken alone or under a group lock and holds nothing.
 
-use crate::dump::Dump;
-use crate::fresh::{Density, Zeros};
+use crate::core_file::Dump;
+use crate::density::{Density, Zeros};
+use crate::face::{Host, Mode, SetupError};
 use crate::gate::Gate;
 use crate::inbox::Inbox;
-use crate::pager::Reservation;
 use crate::pages::{BLOCK_PAGES, Group, Pages, State};
 use crate::queue::Queue;
+use crate::reservation::Reservation;
 use crate::space::Space;
 use crate::staging::Staging;
 use crate::sys::PAGE;
 use crate::trace::Trace;
 use crate::uffd::Uffd;
-use crate::{Host, SetupError};
 use ramfold::tier::file::FileTier;
 use ramfold::{Key, PoolId, PoolKind, Scratch, Store};
-use ramfold_budget::effort::Door;
+use ramfold_budget::door::Door;
 use ramfold_budget::event::Event;
 use ramfold_budget::fds::{Identity, Kept};
 use ramfold_budget::member::Member;
@@ -85,7 +85,7 @@ pub(crate) struct Engine {
 /// What an engine is made of.
 pub(crate) struct Parts {
     pub(crate) store: ramfold::Config,
-    pub(crate) mode: crate::Mode,
+    pub(crate) mode: Mode,
     pub(crate) tier: Option<Arc<FileTier>>,
     pub(crate) reserved: Arc<Reservation>,
     pub(crate) pages: Pages,
@@ -103,10 +103,10 @@ impl Engine {
     pub(crate) fn new(parts: Parts, host: &'static dyn Host) -> Result<Self, SetupError> {
         let uffd = Uffd::open(host)?;
         let moves = match parts.mode {
-            crate::Mode::Auto => uffd.can_move(),
-            crate::Mode::Move if !uffd.can_move() => return Err(SetupError::NoMove),
-            crate::Mode::Move => true,
-            crate::Mode::WriteProtect => false,
+            Mode::Auto => uffd.can_move(),
+            Mode::Move if !uffd.can_move() => return Err(SetupError::NoMove),
+            Mode::Move => true,
+            Mode::WriteProtect => false,
         };
         let member = Member::new(&parts.store, parts.tier, parts.usage)?;
         let pool = member.store().create_pool(PoolKind::Persistent, None);
@@ -162,7 +162,8 @@ impl Engine {
         numbers.chain(self.files.iter().map(|(fd, _)| *fd)).collect()
     }
 
-    /// In a forked child, before anything is opened: the parent's own descriptors make room. The others must still be there.
+    /// In a forked child, before anything is opened: the parent's own descriptors make room. The others must still be
+    /// there.
     pub(crate) fn close_parents(&self) {
         for parents in [&self.memory, &self.pagemap, self.uffd.descriptor(), self.member.usage.statm()] {
             parents.close();
@@ -190,7 +191,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends the threads: the handler last, for the others may wait for it. Where there are no others yet, it ends with the next.
+    /// Ends the threads: the handler last, for the others may wait for it. Where there are no others yet, it ends
+    /// with the next.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.evictor().call();
@@ -202,7 +204,8 @@ impl Engine {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The compressed pages. Called inside the gate, as [`Engine::queue`] is: a fork would leave their locks locked otherwise.
+    /// The compressed pages. Called inside the gate, as [`Engine::queue`] is: a fork would leave their locks locked
+    /// otherwise.
     pub(crate) fn store(&self) -> &Store {
         debug_assert!(self.gate.is_in_use(), "the store is used outside of the gate");
         self.member.store()

@@ -1,20 +1,22 @@
 //! Eviction: cold blocks leave the program and go into the store.
 //!
-//! Blocks wait in a queue ([`crate::queue`]). The evictor takes the first, and with it those that follow both in the queue
-//! and in memory (a *stretch*), and *detaches* the cold pages: one UFFDIO_MOVE for each run of them puts the frames into a
-//! staging window, which is atomic for the program. Long runs matter: the kernel interrupts the other processors once for
-//! each. The pages are then Evicting: compressed from the window without any lock, and a touch meanwhile takes them back by
-//! a copy. The commit, under the group lock again, makes them Stored; what was
-//! taken back is invalidated in the store. One MADV_DONTNEED empties the window for the whole batch.
+//! Blocks wait in a queue ([`crate::queue`]). The evictor takes the first, and with it those that follow both in the
+//! queue and in memory (a *stretch*), and *detaches* the cold pages: one UFFDIO_MOVE for each run of them puts the
+//! frames into a staging window, which is atomic for the program. Long runs matter: the kernel interrupts the other
+//! processors once for each. The pages are then Evicting: compressed from the window without any lock, and a touch
+//! meanwhile takes them back by a copy. The commit, under the group lock again, makes them Stored; what was taken
+//! back is invalidated in the store. One MADV_DONTNEED empties the window for the whole batch.
 //!
 //! Second chance: a page that came back soon after an eviction has heat; each time the evictor passes it costs
 //! one. There are no referenced bits in user space, so coming back is the only sign of use there is; the price is
 //! that even a hot page leaves once before its heat is known.
 //!
-//! Where UFFDIO_MOVE is missing, or refuses a page, there are other ways to detach ([`crate::detach`]); the rest is the same.
+//! Where UFFDIO_MOVE is missing, or refuses a page, there are other ways to detach ([`crate::detach`]); the rest is
+//! the same.
 //!
-//! Pages that are in common since a fork are first made the process's own. Until the last of those that have them evicts them
-//! as well nothing is freed, and each has its own compressed copy: so over the limit they go last ([`crate::guard`]).
+//! Pages that are in common since a fork are first made the process's own. Until the last of those that have them
+//! evicts them as well nothing is freed, and each has its own compressed copy: so over the limit they go last
+//! ([`crate::guard`]).
 
 use crate::detach::{
     Refused, detach, detach_by_copy, detach_readonly, detach_unlike, fill_holes, present, really_there,
@@ -25,7 +27,7 @@ use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::sys::PAGE;
 use ramfold::page::same_filled;
 use ramfold::{Page, Scratch};
-use ramfold_budget::effort::Given;
+use ramfold_budget::door::Given;
 use ramfold_budget::segment::Counter;
 use rustix::io::Errno;
 use std::ops::Range;
@@ -66,8 +68,8 @@ impl Evictor {
         Self { alone: true, ..Self::new(engine, places) }
     }
 
-    /// Evicts the cold pages of the next blocks, as many blocks as the window has places and `blocks` allows.
-    /// Over the limit, what other processes have as well stays as long as there is anything else. Called inside the gate.
+    /// Evicts the cold pages of the next blocks, as many blocks as the window has places and `blocks` allows. Over
+    /// the limit, what other processes have as well stays as long as there is anything else. Called inside the gate.
     pub(crate) fn evict(&mut self, engine: &Engine, blocks: usize) -> Given {
         let mut evicted = Given::default();
         let most = blocks.min(self.places.len());
@@ -121,7 +123,8 @@ impl Evictor {
         taken
     }
 
-    /// Detaches what may leave of a stretch, whose eviction has begun. Returns how many places it takes, from `place` on.
+    /// Detaches what may leave of a stretch, whose eviction has begun. Returns how many places it takes, from `place`
+    /// on.
     fn detach_stretch(&mut self, engine: &Engine, blocks: Range<usize>, place: usize) -> usize {
         let (first, count) = (blocks.start * BLOCK_PAGES, blocks.len() * BLOCK_PAGES);
         let staging = engine.staging.addr(place);
@@ -188,8 +191,8 @@ impl Evictor {
     }
 }
 
-/// The next blocks, at most `most`, that follow each other in the queue and in memory, as far as no other evictor works on
-/// them: their eviction has begun. Where pages are copied it is one.
+/// The next blocks, at most `most`, that follow each other in the queue and in memory, as far as no other evictor
+/// works on them: their eviction has begun. Where pages are copied it is one.
 fn next_stretch(engine: &Engine, most: usize) -> Option<Range<usize>> {
     const GROUP_BLOCKS: usize = GROUP_PAGES / BLOCK_PAGES;
     let first = engine.queue().pop()?;
@@ -244,7 +247,8 @@ fn release(engine: &Engine, group: &Group<'_>, detached: &Detached) {
     requeue(engine, group, detached.blocks.clone());
 }
 
-/// Nobody evicts these blocks any more; their group is locked. A block with resident pages is in the queue, one without is not.
+/// Nobody evicts these blocks any more; their group is locked. A block with resident pages is in the queue, one
+/// without is not.
 fn requeue(engine: &Engine, group: &Group<'_>, blocks: Range<usize>) {
     for block in blocks {
         engine.pages.block(block).end_eviction();
@@ -257,8 +261,8 @@ fn requeue(engine: &Engine, group: &Group<'_>, blocks: Range<usize>) {
     }
 }
 
-/// Gives a page that is touched while it is being evicted back to the program; its group is locked. For the handler, which
-/// cannot wait for a hole in the window to be filled.
+/// Gives a page that is touched while it is being evicted back to the program; its group is locked. For the handler,
+/// which cannot wait for a hole in the window to be filled.
 pub(crate) fn rescue(engine: &Engine, group: &Group<'_>, page: usize, staged: usize) {
     fill_holes(engine, staged, !present(engine, staged, 1) & 1);
     take_back(engine, group, page, staged);

@@ -12,6 +12,7 @@
 use crate::engine::Engine;
 use crate::evict::{self, Evictor};
 use crate::fresh;
+use crate::inbox::Changing;
 use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::staging::Bell;
 use crate::streams::{Ahead, Streams};
@@ -19,7 +20,8 @@ use crate::sys::{self, PAGE};
 use crate::trace::Trace;
 use crate::uffd::{Fault, Message, Progress, Told};
 use ramfold::{LoadError, PAGE_SIZE, Page, Scratch};
-use ramfold_budget::effort::{Effort, Given, Turn, Wait};
+use ramfold_budget::door::Given;
+use ramfold_budget::effort::{Effort, Turn, Wait};
 use ramfold_budget::segment::Counter;
 use ramfold_budget::time::now_ns;
 use rustix::io::Errno;
@@ -35,10 +37,6 @@ const HOTTEST: u16 = 12;
 const REFRESH: u32 = 256;
 /// The same where other processes share that since a fork: a load writes to the pool, and the kernel copies.
 const REFRESH_OF_RELATED: u32 = 32;
-
-/// The program changes its memory past the pager: a fault is resolved after that ([`crate::changes`]).
-#[derive(Debug)]
-pub(crate) struct Changing;
 
 /// The state of the thread that resolves faults.
 pub(crate) struct Handler {
@@ -249,8 +247,8 @@ impl Handler {
         Ok(placed)
     }
 
-    /// Whether what a sequence passes over for the second time shall stay: if memory would clearly have held it since the
-    /// last time, or now and then if it might have, so that what nobody uses any more does not stay in its place.
+    /// Whether what a sequence passes over for the second time shall stay: if memory would clearly have held it since
+    /// the last time, or now and then if it might have, so that what nobody uses any more does not stay in its place.
     fn is_worth_keeping(&self, engine: &Engine, away: u64) -> bool {
         const NOW_AND_THEN: u32 = 8;
         let resident = engine.pages.resident();
@@ -290,8 +288,8 @@ fn to_border(page: usize, pages: usize) -> usize {
     if border > page { border - page } else { pages }
 }
 
-/// Copies pages into the program. Where not all of them lie in one mapping the kernel takes none: then fewer, and at last the
-/// first alone, or its fault would come again for ever.
+/// Copies pages into the program. Where not all of them lie in one mapping the kernel takes none: then fewer, and at
+/// last the first alone, or its fault would come again for ever.
 fn place(engine: &Engine, addr: usize, pages: &[Page]) -> Progress {
     let mut count = pages.len();
     loop {

@@ -1,17 +1,18 @@
 //! What the program puts into the managed range that is not the pager's: files, shared memory, devices.
 //!
-//! The kernel checks a call before it gives up what was there, and nobody else knows all that it checks. So the program's own
-//! call is made over managed memory as it is, and the pager forgets the old contents once it has succeeded. Meanwhile the
-//! gate is closed: nobody may take a page of what is being replaced for one of the old.
+//! The kernel checks a call before it gives up what was there, and nobody else knows all that it checks. So the
+//! program's own call is made over managed memory as it is, and the pager forgets the old contents once it has
+//! succeeded. Meanwhile the gate is closed: nobody may take a page of what is being replaced for one of the old.
 //!
 //! Some calls leave a hole in the range (mremap away, shmdt). It is reserved again at once; if the kernel has put
 //! something there in between, a thread's stack or a library, that is foreign memory from then on, and never touched.
 //!
-//! Price: all of the pager stands still for one system call. Guarantee: a call that fails leaves what was there, as far as the
-//! kernel does; no page of foreign memory is ever taken for the pager's.
+//! Price: all of the pager stands still for one system call. Guarantee: a call that fails leaves what was there, as
+//! far as the kernel does; no page of foreign memory is ever taken for the pager's.
 
+use crate::face::MapError;
 use crate::mapping::page_aligned;
-use crate::pager::{MapError, Pager};
+use crate::pager::Pager;
 use crate::pages::State;
 use crate::space::{Area, Kind, Space};
 use crate::sys;
@@ -35,8 +36,8 @@ pub struct Move {
 }
 
 impl Pager {
-    /// Puts something foreign into the range, over whatever is there if `replace`, else only where nothing is. `call` maps
-    /// it at `addr`, as MAP_FIXED does.
+    /// Puts something foreign into the range, over whatever is there if `replace`, else only where nothing is. `call`
+    /// maps it at `addr`, as MAP_FIXED does.
     ///
     /// # Errors
     /// What `call` answers; EEXIST where nothing may be replaced and something is mapped.
@@ -60,7 +61,8 @@ impl Pager {
         mapped
     }
 
-    /// What the kernel had to tell of the unmapping of this range it has told: some calls tell nothing. The gate is open.
+    /// What the kernel had to tell of the unmapping of this range it has told: some calls tell nothing. The gate is
+    /// open.
     fn expect_no_more(&self, range: Range<usize>) {
         if let Some(engine) = self.engine() {
             engine.settle_changes();
@@ -209,7 +211,8 @@ impl Pager {
         self.space().area_at(addr).is_some_and(|(_, area)| area.kind == Kind::Foreign)
     }
 
-    /// shmat at an address inside the range, as [`Pager::map_foreign`]; notes how much [`Pager::detach`] is to give back.
+    /// shmat at an address inside the range, as [`Pager::map_foreign`]; notes how much [`Pager::detach`] is to give
+    /// back.
     ///
     /// # Errors
     /// As `map_foreign`.

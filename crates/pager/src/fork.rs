@@ -1,12 +1,14 @@
 //! fork: a quiet process is copied, and the child takes its copy over.
 //!
-//! The parent closes the gate, so no lock is held and no page is on its way out while the memory is copied. Nobody serves
-//! faults then, in the child not even before it has a userfaultfd of its own: whoever forks must not touch managed
-//! memory in between. What it cannot help touching (its own stack, what libc allocated for itself) is brought in before.
+//! The parent closes the gate, so no lock is held and no page is on its way out while the memory is copied. Nobody
+//! serves faults then, in the child not even before it has a userfaultfd of its own: whoever forks must not touch
+//! managed memory in between. What it cannot help touching (its own stack, what libc allocated for itself) is brought
+//! in before.
 
 use crate::activate;
 use crate::engine::Engine;
-use crate::pager::{Pager, SetupError};
+use crate::face::SetupError;
+use crate::pager::Pager;
 use crate::pages::State;
 use crate::space::Kind;
 use crate::sys::{self, PAGE};
@@ -17,14 +19,14 @@ use rustix::io::Errno;
 use std::sync::{Arc, PoisonError};
 
 impl Pager {
-    /// Before fork, and before the caller takes any lock: management does not begin until [`Pager::after_fork_parent`] or
-    /// [`Pager::after_fork_child`].
+    /// Before fork, and before the caller takes any lock: management does not begin until
+    /// [`Pager::after_fork_parent`] or [`Pager::after_fork_child`].
     pub fn before_fork(&self) {
         self.phase.hold();
     }
 
-    /// After `before_fork`: from here on nobody is inside the pager. `touched` are addresses, managed or not, whose pages
-    /// the caller touches before the fork is over: they are in memory, and stay.
+    /// After `before_fork`: from here on nobody is inside the pager. `touched` are addresses, managed or not, whose
+    /// pages the caller touches before the fork is over: they are in memory, and stay.
     pub fn stop_for_fork(&self, touched: &[usize]) {
         if let Some(engine) = self.engine() {
             engine.settle_changes();

@@ -1,89 +1,26 @@
 //! First touches: a page without contents is given as zeros, and its neighbours with it.
 //!
-//! A first touch costs the kernel half a microsecond and the pager fifteen; and the program may go on, when it is woken, on
-//! another core, away from its caches. Programs that grow touch their memory densely, upwards or downwards, so the
-//! untouched pages around the page are wanted soon. How many come along depends on what is left of the limit: frames that
-//! nobody comes to use are not missed while there is plenty. Where there is not, it depends on how many such frames there
-//! were: they leave as zeros ([`Density`]).
+//! A first touch costs the kernel half a microsecond and the pager fifteen; and the program may go on, when it is
+//! woken, on another core, away from its caches. Programs that grow touch their memory densely, upwards or downwards,
+//! so the untouched pages around the page are wanted soon. How many come along depends on what is left of the limit:
+//! frames that nobody comes to use are not missed while there is plenty. Where there is not, it depends on how many
+//! such frames there were: they leave as zeros ([`crate::density`]).
 //!
 //! Guarantee: what is given is counted, and pages that have contents are left as they are.
 
+use crate::density::{IN_SEQUENCE, MOST};
 use crate::engine::Engine;
-use crate::fault::Changing;
+use crate::inbox::Changing;
 use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::streams::Streams;
-use crate::sys::{self, PAGE};
+use crate::sys::PAGE;
 use crate::uffd::{Fault, Progress};
 use rustix::io::Errno;
-use std::ops::{Range, RangeInclusive};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
-/// Most pages that are given together.
-const MOST: usize = 4 * BLOCK_PAGES;
-/// Fewest, while there is room at all: so many where memory is touched densely, down to so few where it is not.
-const LEAST: RangeInclusive<usize> = BLOCK_PAGES / 4..=BLOCK_PAGES;
 /// Together they are at most this part of what is left of the limit; other processes may give at the same time.
 const PART: usize = 256;
-/// Times as many where they are touched in sequence.
-const IN_SEQUENCE: usize = 4;
-
-/// How densely the program uses what it is given. Of a sparse table, most of what is given with its pages leaves as it came.
-#[derive(Debug)]
-pub(crate) struct Density {
-    /// Fewest pages that are given together.
-    least: AtomicUsize,
-    /// Pages that left since `least` was looked at, and those of them that were zeros.
-    left: AtomicUsize,
-    zeros: AtomicUsize,
-}
-
-impl Default for Density {
-    fn default() -> Self {
-        Self { least: AtomicUsize::new(*LEAST.end()), left: AtomicUsize::new(0), zeros: AtomicUsize::new(0) }
-    }
-}
-
-impl Density {
-    /// Pages after which to look.
-    const LONG: usize = 512;
-
-    /// So many pages leave, of which so many are zeros.
-    pub(crate) fn left(&self, pages: usize, zeros: usize) {
-        let zeros = self.zeros.fetch_add(zeros, Relaxed) + zeros;
-        if self.left.fetch_add(pages, Relaxed) + pages < Self::LONG {
-            return;
-        }
-        let (left, least) = (self.left.swap(0, Relaxed), self.least.load(Relaxed));
-        self.zeros.store(0, Relaxed);
-        let least = match zeros {
-            _ if zeros > left / 4 => least / 2,
-            _ if zeros < left / 16 => least * 2,
-            _ => least,
-        };
-        self.least.store(least.clamp(*LEAST.start(), *LEAST.end()), Relaxed);
-    }
-}
-
-/// The address of zeros to be copied: memory that is only read costs no frames.
-#[derive(Debug)]
-pub(crate) struct Zeros(usize);
-
-impl Zeros {
-    /// As much as is given together at most.
-    const LEN: usize = (IN_SEQUENCE + 1) * MOST * PAGE;
-
-    pub(crate) fn new() -> Result<Self, Errno> {
-        let zeros = Self(sys::map_own(Self::LEN)?.addr().get());
-        sys::protect(zeros.0, Self::LEN, libc::PROT_READ)?;
-        Ok(zeros)
-    }
-}
-
-impl Drop for Zeros {
-    fn drop(&mut self) {
-        sys::unmap_own(self.0, Self::LEN);
-    }
-}
 
 /// Gives a page that is None, and what is to come with it; its group is locked.
 pub(crate) fn fill(
@@ -114,8 +51,8 @@ pub(crate) fn fill(
     }
 }
 
-/// Gives all of the pages, if they lie in one mapping: what is beside it is not the program's, or wants to be treated in
-/// another way. The kernel looks.
+/// Gives all of the pages, if they lie in one mapping: what is beside it is not the program's, or wants to be treated
+/// in another way. The kernel looks.
 fn give(engine: &Engine, pages: &Range<usize>, write: bool) -> Progress {
     let (addr, bytes) = (engine.pages.addr(pages.start), pages.len() * PAGE);
     let uffd = &engine.uffd;
@@ -162,7 +99,8 @@ fn around(engine: &Engine, group: &Group<'_>, page: usize, streams: &mut Streams
     page - before..page + 1 + after
 }
 
-/// How many pages are given together, a power of two and no fewer than `least`, where so many bytes are left of the limit.
+/// How many pages are given together, a power of two and no fewer than `least`, where so many bytes are left of the
+/// limit.
 fn unit(left: u64, least: usize) -> usize {
     let pages = usize::try_from(left).unwrap_or(usize::MAX) / PAGE / PART;
     1 << pages.clamp(least, MOST).ilog2()
@@ -177,20 +115,6 @@ mod tests {
         let units = [0, 4, 10, 16, 60, 64, 10_000].map(|mib| unit(mib << 20, 4));
         assert_eq!(units, [4, 4, 8, 16, 32, 64, 64]);
         assert_eq!([0, 10, 60].map(|mib| unit(mib << 20, 16)), [16, 16, 32]);
-    }
-
-    #[test]
-    fn less_is_given_while_much_leaves_as_zeros() {
-        let density = Density::default();
-        let least_after = |pages, zeros| {
-            density.left(pages, zeros);
-            density.least.load(Relaxed)
-        };
-        assert_eq!(least_after(511, 400), 16, "too few to tell");
-        assert_eq!(least_after(1, 0), 8);
-        assert_eq!([least_after(600, 500), least_after(600, 500)], [4, 4]);
-        assert_eq!(least_after(600, 100), 4, "neither much nor little");
-        assert_eq!([0; 3].map(|zeros| least_after(600, zeros)), [8, 16, 16]);
     }
 
     #[test]

@@ -76,8 +76,8 @@ impl Gate {
         futex::wake::<false>(&self.0, futex::ALL);
     }
 
-    /// Lets a closer have its turn, if there is one: out, and in again by `enter`. For who is inside, waits there for what others
-    /// can do only inside, and has nothing locked. Whether there was one.
+    /// Lets a closer have its turn, if there is one: out, and in again by `enter`. For who is inside, waits there for
+    /// what others can do only inside, and has nothing locked. Whether there was one.
     pub(crate) fn step_aside<'a>(&'a self, enter: impl FnOnce() -> Inside<'a>) -> bool {
         let closing = self.0.load(Ordering::Relaxed) & CLOSED != 0;
         if closing {
@@ -88,7 +88,8 @@ impl Gate {
         closing
     }
 
-    /// Whether anybody is inside, or the gate is closed. If not, whoever asks takes locks that a fork would leave locked.
+    /// Whether anybody is inside, or the gate is closed. If not, whoever asks takes locks that a fork would leave
+    /// locked.
     pub(crate) fn is_in_use(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }

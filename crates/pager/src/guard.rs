@@ -1,13 +1,14 @@
 //! The guard: what processes have in common since a fork is copied where it is counted.
 //!
 //! After a fork, parent and child have their pages in common, and a write makes the kernel copy one: memory that
-//! nobody was asked for, as quickly as the program writes. So once the run might come short, both have what
-//! is in common write-protected. A write then is a fault that waits for room, is counted, and goes on. The
-//! price is a fault of the pager's for each such page, in place of one of the kernel's; and it is not paid while there is
-//! plenty. What is given up while it is in common frees nothing, and is counted for who keeps it: over the limit, pages that
-//! nobody else has are evicted first. (Without that, children that wrote to all they had inherited took up to two fifths
-//! more than the limit for a moment: each compressed its own copy of a page before the last gave it up.) What the kernel copies beside
-//! managed memory (static data, the pager's pool and tables) is found by looking ([`ramfold_budget::usage::Usage::look_for_own`]).
+//! nobody was asked for, as quickly as the program writes. So once the run might come short, both have what is in
+//! common write-protected. A write then is a fault that waits for room, is counted, and goes on. The price is a fault
+//! of the pager's for each such page, in place of one of the kernel's; and it is not paid while there is plenty. What
+//! is given up while it is in common frees nothing, and is counted for who keeps it: over the limit, pages that
+//! nobody else has are evicted first. (Without that, children that wrote to all they had inherited took up to two
+//! fifths more than the limit for a moment: each compressed its own copy of a page before the last gave it up.) What
+//! the kernel copies beside managed memory (static data, the pager's pool and tables) is found by looking
+//! ([`ramfold_budget::usage::Usage::look_for_own`]).
 
 use crate::engine::Engine;
 use crate::mask::Mask;
@@ -21,9 +22,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 impl Engine {
-    /// Guards what this process has in common with others, if the run could come short should it be written to. The handler
-    /// is running, or nobody needs it: a page of the caller's own stack may be among it. Called inside the gate, or while it is
-    /// closed.
+    /// Guards what this process has in common with others, if the run could come short should it be written to. The
+    /// handler is running, or nobody needs it: a page of the caller's own stack may be among it. Called inside the
+    /// gate, or while it is closed.
     pub(crate) fn guard_if_short(&self) {
         if !self.is_guarded() {
             self.guard_anew();
@@ -51,8 +52,8 @@ impl Engine {
         self.guarded.load(Ordering::Relaxed)
     }
 
-    /// Lets the program write to a page: there is room, and if it is copied, the copy counts from now on. So may the pages
-    /// beside it be written to, if nobody else has them. The group is locked.
+    /// Lets the program write to a page: there is room, and if it is copied, the copy counts from now on. So may the
+    /// pages beside it be written to, if nobody else has them. The group is locked.
     pub(crate) fn unguard(&self, group: &Group<'_>, page: usize) {
         let addr = self.pages.addr(page);
         if self.is_guarded() {
@@ -126,7 +127,8 @@ impl Engine {
                     // Under the lock of the group: nobody takes the protection for granted that `unshare` has lifted.
                     let group = self.pages.lock(pages.start);
                     if !group.is_empty(pages.start) {
-                        // Part of it may not be mapped any more, by a system call of the program's: then it is not guarded.
+                        // Part of it may not be mapped any more, by a system call of the program's: then it is not
+                        // guarded.
                         let _ = self.uffd.write_protect(
                             self.pages.addr(pages.start),
                             pages.len() * PAGE,

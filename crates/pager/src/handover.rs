@@ -1,13 +1,14 @@
 //! Another process serves this memory.
 //!
-//! A process that was made by clone with CLONE_VM has its creator's memory and may outlive it, and the pager's threads would end
-//! with the process that they belong to, wherever they are. So once there is such a process, they belong to a third that shares
-//! the memory too: the keeper. Those of the program end between two pieces of work, and the keeper starts its own, which read
-//! the same userfaultfd: a fault in between waits in its queue. The account goes with the memory, as its lease does
-//! ([`crate::segment`]).
+//! A process that was made by clone with CLONE_VM has its creator's memory and may outlive it, and the pager's
+//! threads would end with the process that they belong to, wherever they are. So once there is such a process, they
+//! belong to a third that shares the memory too: the keeper. Those of the program end between two pieces of work, and
+//! the keeper starts its own, which read the same userfaultfd: a fault in between waits in its queue. The account
+//! goes with the memory, as its lease does ([`crate::segment`]).
 
 use crate::alone;
-use crate::pager::{Pager, SetupError};
+use crate::face::SetupError;
+use crate::pager::Pager;
 use crate::workers;
 
 impl Pager {

@@ -1,8 +1,8 @@
 //! Messages of the userfaultfd that were read early, and the changes that are the pager's own.
 //!
-//! A thread that changes the registered range by a system call (madvise, munmap, mremap) waits in the kernel until somebody has
-//! read what it does. It may hold a lock of the pager's meanwhile. So wherever the reader would wait for another
-//! thread it goes on reading, and keeps here what it cannot take up yet.
+//! A thread that changes the registered range by a system call (madvise, munmap, mremap) waits in the kernel until
+//! somebody has read what it does. It may hold a lock of the pager's meanwhile. So wherever the reader would wait for
+//! another thread it goes on reading, and keeps here what it cannot take up yet.
 //!
 //! The pager's own calls are told as well, where they cannot be made unseen. Whoever makes one says so before it does,
 //! and what is told of it is passed over.
@@ -17,6 +17,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The program changes its memory past the pager: a fault is resolved after that ([`crate::changes`]).
+#[derive(Debug)]
+pub(crate) struct Changing;
 
 /// What was read and not taken up, and what is expected.
 #[derive(Debug, Default)]

@@ -1,11 +1,13 @@
 //! What a forked child gets of memory: MADV_DONTFORK and MADV_WIPEONFORK.
 //!
-//! The kernel is not told of this advice on managed memory: it would leave a hole in the child's reserved range, and knows
-//! only of pages that are there. It is noted with each area. The child gets a copy of everything, as of other memory, and
-//! gives up what it is not to have as the first thing of its own, pages and their copies in the store alike, before
-//! anything of the program runs in it. Price: nothing where there is no such advice but a look at the areas.
+//! The kernel is not told of this advice on managed memory: it would leave a hole in the child's reserved range, and
+//! knows only of pages that are there. It is noted with each area. The child gets a copy of everything, as of other
+//! memory, and gives up what it is not to have as the first thing of its own, pages and their copies in the store
+//! alike, before anything of the program runs in it. Price: nothing where there is no such advice but a look at the
+//! areas.
 
-use crate::pager::{MapError, Pager};
+use crate::face::MapError;
+use crate::pager::Pager;
 use crate::space::{Area, Kind, OnFork};
 
 impl OnFork {

@@ -4,8 +4,9 @@
 //! memory of a program that was not written for it: the library that `ramfold run` puts into programs hands
 //! their `mmap` and friends to it.
 //!
-//! Read in this order: [`mod@pager`] (the reserved range), `mapping` (what the program does to its address space), `fault` (a
-//! touched page comes back), `evict` (a cold block leaves), `changes` (what is done past the pager), `pages` (where each page is).
+//! Read in this order: [`mod@pager`] (the reserved range), `mapping` (what the program does to its address space),
+//! `fault` (a touched page comes back), `evict` (a cold block leaves), `changes` (what is done past the pager),
+//! `pages` (where each page is).
 
 use ramfold_budget::futex;
 
@@ -13,10 +14,13 @@ mod activate;
 mod advise;
 mod alone;
 mod changes;
+mod core_file;
+mod density;
 mod detach;
 mod dump;
 mod engine;
 mod evict;
+mod face;
 mod fault;
 mod foreign;
 mod fork;
@@ -34,6 +38,7 @@ mod pages;
 mod phase;
 mod queue;
 mod region;
+mod reservation;
 mod space;
 mod staging;
 mod streams;
@@ -42,8 +47,9 @@ mod trace;
 mod uffd;
 mod workers;
 
+pub use face::{Config, Host, MapError, Mode, Prot, SetupError, UffdError};
 pub use foreign::{Call, Move};
-pub use pager::{Config, Host, MapError, Mode, Pager, Prot, SetupError};
+pub use pager::Pager;
 pub use region::{Region, RegionError, RegionOptions};
 pub use sys::own_address_space;
-pub use uffd::{UffdError, kernel_can_move};
+pub use uffd::kernel_can_move;

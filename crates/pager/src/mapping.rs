@@ -7,7 +7,8 @@
 
 use crate::activate;
 use crate::engine::Engine;
-use crate::pager::{MapError, Pager, Prot};
+use crate::face::{MapError, Prot};
+use crate::pager::Pager;
 use crate::pages::{Pages, State};
 use crate::space::{Area, Kind, Opener, Space};
 use crate::sys::{self, PAGE};
@@ -102,9 +103,10 @@ impl Pager {
         Ok(())
     }
 
-    /// mprotect that makes memory readable and writable, of an allocator that opens piece by piece what it has reserved. Where
-    /// memory is managed it gets what follows as well, as far as `reserved`, if that is untouched: the next pieces then
-    /// cost nothing, and a first touch can be given more than a piece at once ([`crate::fresh`]).
+    /// mprotect that makes memory readable and writable, of an allocator that opens piece by piece what it has
+    /// reserved. Where memory is managed it gets what follows as well, as far as `reserved`, if that is untouched:
+    /// the next pieces then cost nothing, and a first touch can be given more than a piece at once
+    /// ([`crate::fresh`]).
     ///
     /// # Errors
     /// As [`Pager::protect`].
@@ -179,8 +181,8 @@ impl Pager {
         Ok(sys::lock(range.start, range.len(), false)?)
     }
 
-    /// mlockall: of memory that is there, and of what will be. Locked memory is brought in and never evicted; if that is
-    /// more than the limit, the program ends.
+    /// mlockall: of memory that is there, and of what will be. Locked memory is brought in and never evicted; if that
+    /// is more than the limit, the program ends.
     ///
     /// # Errors
     /// What the kernel answers.
@@ -248,13 +250,7 @@ impl Pager {
             return Err(MapError::Kernel(libc::EFAULT));
         };
         if fixed.is_none() && !keep_old {
-            if new_len <= from.len() {
-                self.clear(&mut space, &(from.start + new_len..from.end))?;
-                return Ok(from.start);
-            }
-            let growth = from.end..from.start + new_len;
-            if growth.end <= self.range().end && space.is_free(&growth) {
-                self.open(&mut space, growth, area)?;
+            if self.resize(&mut space, area, &from, new_len)? {
                 return Ok(from.start);
             }
             if !may_move {
@@ -299,6 +295,26 @@ impl Pager {
             sys::lock_on_fault(to.start, to.len())?;
         }
         Ok(to.start)
+    }
+
+    /// Makes a mapping shorter or longer where it is. False if it would have to move.
+    fn resize(
+        &self,
+        space: &mut Space,
+        area: Area,
+        from: &Range<usize>,
+        new_len: usize,
+    ) -> Result<bool, MapError> {
+        if new_len <= from.len() {
+            self.clear(space, &(from.start + new_len..from.end))?;
+            return Ok(true);
+        }
+        let growth = from.end..from.start + new_len;
+        let is_free = growth.end <= self.range().end && space.is_free(&growth);
+        if is_free {
+            self.open(space, growth, area)?;
+        }
+        Ok(is_free)
     }
 
     /// A free range whose address agrees with `like` below the size of a huge page, so that page tables can be
@@ -382,8 +398,8 @@ impl Pager {
         Ok(())
     }
 
-    /// Makes the pages of an anonymous range zeros again; the program may use them meanwhile if they are `accessible`. The space is
-    /// locked.
+    /// Makes the pages of an anonymous range zeros again; the program may use them meanwhile if they are
+    /// `accessible`. The space is locked.
     pub(crate) fn drop_pages(&self, range: &Range<usize>, accessible: bool) -> Result<(), MapError> {
         let Some(engine) = self.engine() else { return Ok(sys::discard(range.start, range.len())?) };
         for part in engine.page_groups(range) {

@@ -1,5 +1,5 @@
-//! A lock on a word, by futex, that can also be waited for a while only. Three states, after Drepper's "Futexes are tricky":
-//! free, taken, taken with sleepers.
+//! A lock on a word, by futex, that can also be waited for a while only. Three states, after Drepper's "Futexes are
+//! tricky": free, taken, taken with sleepers.
 
 use crate::futex::{self, AtomicU32, Ordering};
 use std::time::Duration;

@@ -1,10 +1,11 @@
 //! The order in which blocks leave the program.
 //!
 //! Blocks wait in the order in which they got their first page: the oldest leaves first. The exception is what a long
-//! sequence passes over: such blocks leave as soon as it has left them behind, in the place of what waits. A program that
-//! goes over more than its limit again and again then finds a part of it there each time; by age alone, each page
-//! would leave just before it is wanted (`mm/workingset.c` keeps such pages on the inactive list for the same reason).
-//! The price: a sequence that soon goes over the same pages again brings them back twice; the second time they stay.
+//! sequence passes over: such blocks leave as soon as it has left them behind, in the place of what waits. A program
+//! that goes over more than its limit again and again then finds a part of it there each time; by age alone, each
+//! page would leave just before it is wanted (`mm/workingset.c` keeps such pages on the inactive list for the same
+//! reason). The price: a sequence that soon goes over the same pages again brings them back twice; the second time
+//! they stay.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -88,7 +89,8 @@ impl Lists {
         [self.waiting.front(), self.passed.front()]
     }
 
-    /// Whether the next comes from `passed`. Where a sequence has ended, its last blocks leave when they are the oldest.
+    /// Whether the next comes from `passed`. Where a sequence has ended, its last blocks leave when they are the
+    /// oldest.
     fn is_passed_next(&self) -> bool {
         match self.fronts() {
             [Some(waiting), Some(passed)] => self.has_passed() || passed.time < waiting.time,

@@ -1,6 +1,7 @@
 //! A byte range larger than its memory budget.
 
-use crate::pager::{Config, Host, MapError, Mode, Pager, Prot, SetupError};
+use crate::face::{Config, Host, MapError, Mode, Prot, SetupError};
+use crate::pager::Pager;
 use ramfold::tier::open_swap;
 use ramfold_budget::segment::Segment;
 use std::fmt;
@@ -13,8 +14,8 @@ use std::sync::Arc;
 /// Settings of a [`Region`].
 #[derive(Debug, Clone)]
 pub struct RegionOptions {
-    /// Bytes of memory that the region may use: resident pages and compressed pool. The store's tables (about 24 bytes a
-    /// stored page) and the threads' buffers (about a megabyte) come on top.
+    /// Bytes of memory that the region may use: resident pages and compressed pool. The store's tables (about 24
+    /// bytes a stored page) and the threads' buffers (about a megabyte) come on top.
     pub budget: u64,
     /// The store's settings; `max_pool_bytes` of 0 means half the budget.
     pub store: ramfold::Config,

@@ -6,7 +6,7 @@
 //! Invariants (`check`): free ranges and areas tile the range without gap or overlap; no two neighbouring free
 //! ranges; no two neighbouring areas with the same attributes.
 
-use crate::Prot;
+use crate::face::Prot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -15,8 +15,8 @@ use std::ops::Range;
 pub(crate) enum Kind {
     /// Private anonymous memory: the pager's.
     Anonymous,
-    /// Something else that the program put there at an address of its choice (a file, shared memory), or that the kernel put
-    /// where such a thing was a moment ago: not touched.
+    /// Something else that the program put there at an address of its choice (a file, shared memory), or that the
+    /// kernel put where such a thing was a moment ago: not touched.
     Foreign,
 }
 
@@ -279,7 +279,10 @@ mod tests {
     proptest! {
         /// The model: an array with one cell a page.
         #[test]
-        fn agrees_with_an_array(operations in prop::collection::vec((0usize..PAGES, 1usize..20, prop::option::of(0u8..3)), 1..80)) {
+        fn agrees_with_an_array(
+            operations in prop::collection::vec(
+                (0usize..PAGES, 1usize..20, prop::option::of(0u8..3)), 1..80)
+        ) {
             let mut space = Space::new(4096..4096 * (PAGES + 1));
             let mut model = [None; PAGES];
             for (at, len, what) in operations {

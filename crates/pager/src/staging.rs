@@ -1,8 +1,8 @@
 //! The staging window: where evicted pages lie between the program and the store.
 //!
-//! A page leaves the program into a place of the window at once, and is compressed from there; a fault meanwhile finds it in its place.
-//! Behind the window lie a part through which contents are dropped, and the bells: pages that are never there, so that whoever
-//! touches one causes a fault, which the handler hears.
+//! A page leaves the program into a place of the window at once, and is compressed from there; a fault meanwhile
+//! finds it in its place. Behind the window lie a part through which contents are dropped, and the bells: pages that
+//! are never there, so that whoever touches one causes a fault, which the handler hears.
 //!
 //! Price: the frames of the window while it is in use. Guarantee: they count until they are given back.
 

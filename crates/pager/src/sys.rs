@@ -16,8 +16,8 @@ pub(crate) const PAGE: usize = ramfold::PAGE_SIZE;
 /// Bytes of address space that this crate has mapped for itself, the managed range included.
 static OWN: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of this process's address space that are not the program's: the managed range, and what the pager and its store have
-/// mapped.
+/// Bytes of this process's address space that are not the program's: the managed range, and what the pager and its
+/// store have mapped.
 #[must_use]
 pub fn own_address_space() -> usize {
     OWN.load(Ordering::Relaxed) + ramfold::zpool::reserved_address_space()
@@ -122,8 +122,9 @@ pub(crate) fn discard(addr: usize, len: usize) -> Result<(), Errno> {
 const GUARD_INSTALL: i32 = 102;
 const GUARD_REMOVE: i32 = 103;
 
-/// Drops the pages as [`discard`] does, but no userfaultfd tells of it: guards are put in the place of the pages and taken
-/// away again (6.13). Nobody may touch the range meanwhile. On older kernels, where no userfaultfd of ours tells anything, it is `discard`.
+/// Drops the pages as [`discard`] does, but no userfaultfd tells of it: guards are put in the place of the pages and
+/// taken away again (6.13). Nobody may touch the range meanwhile. On older kernels, where no userfaultfd of ours
+/// tells anything, it is `discard`.
 pub(crate) fn discard_unseen(addr: usize, len: usize) -> Result<(), Errno> {
     if !can_discard_unseen() {
         return discard(addr, len);
@@ -247,7 +248,8 @@ impl PageEntry {
     }
 }
 
-/// The entries of pages, from that of `addr` on. `pagemap` is /proc/self/pagemap; `entries` has room for eight bytes a page.
+/// The entries of pages, from that of `addr` on. `pagemap` is /proc/self/pagemap; `entries` has room for eight bytes
+/// a page.
 pub(crate) fn page_entries<'a>(
     pagemap: BorrowedFd<'_>,
     addr: usize,
@@ -289,8 +291,9 @@ struct ScanArg {
     return_mask: u64,
 }
 
-/// The first page of the range that may have contents: present, or in a swap device of the system. Goes over page tables
-/// that are not there in one step each (PAGEMAP_SCAN, 6.7); where the kernel does not tell, it is the first of all.
+/// The first page of the range that may have contents: present, or in a swap device of the system. Goes over page
+/// tables that are not there in one step each (PAGEMAP_SCAN, 6.7); where the kernel does not tell, it is the first of
+/// all.
 pub(crate) fn next_with_contents(pagemap: BorrowedFd<'_>, range: &Range<usize>) -> Option<usize> {
     const PAGEMAP_SCAN: u64 = 0xc060_6610;
     const PRESENT: u64 = 1 << 3;

@@ -1,14 +1,15 @@
-//! A record of what the program does to its pages, as `ramfold replay` reads it (the format is told in the survey crate's
-//! `trace.rs`).
+//! A record of what the program does to its pages, as `ramfold replay` reads it (the format is told in the survey
+//! crate's `trace.rs`).
 //!
-//! The pager sees a touch only of a page that is away. Written down are first touches and those of pages that had left,
-//! with the pages that came along in a sequence; what a page compresses to when it leaves; what is given up; and for how long
-//! the program worked between two faults. The smaller the limit, the more is seen.
+//! The pager sees a touch only of a page that is away. Written down are first touches and those of pages that had
+//! left, with the pages that came along in a sequence; what a page compresses to when it leaves; what is given up;
+//! and for how long the program worked between two faults. The smaller the limit, the more is seen.
 //!
-//! Price: a lock and about 20 bytes an operation, written every 64 KiB and when the keeper comes by. All processes of a run append
-//! to one file, each some whole lines at a time. A process's pages have the number of its slot above theirs; it begins by
-//! giving up whatever the one before it in that slot had. The last lines of a process that is killed are lost; the line at which
-//! the kernel broke off its write is told from others by the `!` that begins each piece.
+//! Price: a lock and about 20 bytes an operation, written every 64 KiB and when the keeper comes by. All processes of
+//! a run append to one file, each some whole lines at a time. A process's pages have the number of its slot above
+//! theirs; it begins by giving up whatever the one before it in that slot had. The last lines of a process that is
+//! killed are lost; the line at which the kernel broke off its write is told from others by the `!` that begins each
+//! piece.
 
 use crate::sys;
 use ramfold_budget::segment::SlotId;
@@ -105,8 +106,8 @@ impl Trace {
         self.write_if(self.lines(), 1);
     }
 
-    /// Writes the lines when there is so much text. When the file takes no more (a full disk), the record ends, and the segment
-    /// tells `ramfold run`.
+    /// Writes the lines when there is so much text. When the file takes no more (a full disk), the record ends, and
+    /// the segment tells `ramfold run`.
     fn write_if(&self, mut lines: MutexGuard<'_, Lines>, least: usize) {
         if lines.text.len() >= least && !lines.failed {
             let written = (&self.file).write_all(lines.text.as_bytes());

@@ -1,12 +1,12 @@
 //! A thin layer over userfaultfd (`linux/userfaultfd.h`): one function an ioctl, errno as the error.
 //!
-//! Partial progress is part of the contract: COPY, ZEROPAGE and MOVE may be cut short by EAGAIN (the address
-//! space is changing) and report how far they came in a field that holds bytes *or* a negative errno. The
-//! functions here return [`Progress`] so that no caller mistakes the one for the other. EAGAIN lasts until the thread that
-//! reads messages has read what the change is told by ([`crate::inbox`]): other threads wait here until then, the
-//! reader itself is told.
+//! Partial progress is part of the contract: COPY, ZEROPAGE and MOVE may be cut short by EAGAIN (the address space is
+//! changing) and report how far they came in a field that holds bytes *or* a negative errno. The functions here
+//! return [`Progress`] so that no caller mistakes the one for the other. EAGAIN lasts until the thread that reads
+//! messages has read what the change is told by ([`crate::inbox`]): other threads wait here until then, the reader
+//! itself is told.
 
-use crate::Host;
+use crate::face::{Host, UffdError};
 use crate::sys::{self, PAGE};
 use ramfold_budget::fds::Kept;
 use rustix::io::Errno;
@@ -100,21 +100,6 @@ pub(crate) struct Progress {
     pub(crate) stopped: Option<Errno>,
 }
 
-/// Why userfaultfd cannot be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UffdError {
-    /// Neither capability, nor sysctl, nor /dev/userfaultfd allows it.
-    NotPermitted,
-    /// The kernel lacks it, or a feature that the pager needs.
-    Unsupported(i32),
-}
-
-impl From<Errno> for UffdError {
-    fn from(errno: Errno) -> Self {
-        Self::Unsupported(errno.raw_os_error())
-    }
-}
-
 #[repr(C)]
 #[derive(Default)]
 struct ApiArg {
@@ -190,7 +175,8 @@ impl Uffd {
         Ok(Self { fd: Kept::new(fd, host)?, can_move, tells_changes, reader, device })
     }
 
-    /// Opens another in its place, in a forked child: allowed also when the process has given up what allowed the first.
+    /// Opens another in its place, in a forked child: allowed also when the process has given up what allowed the
+    /// first.
     pub(crate) fn renew(&self) -> Result<(), UffdError> {
         let from_device = |error| match &self.device {
             Some(device) if device.is_open() => new_from(device.as_fd()),
@@ -280,10 +266,10 @@ impl Uffd {
 
     /// Moves pages, holes included, out of `src` into missing pages of `dst`. Nobody else may fill those.
     ///
-    /// Linux 6.18 does not always tell what it has moved: when something changes a page's table entry at the wrong moment
-    /// (the processor notes a write, DAMON clears a referenced bit), it tries again, succeeds, forgets to go on, and then
-    /// finds what it has moved in its own way (EEXIST; `move_pages` in `mm/userfaultfd.c` keeps the EAGAIN in `err`). What
-    /// is present there and no longer here has been moved.
+    /// Linux 6.18 does not always tell what it has moved: when something changes a page's table entry at the wrong
+    /// moment (the processor notes a write, DAMON clears a referenced bit), it tries again, succeeds, forgets to go
+    /// on, and then finds what it has moved in its own way (EEXIST; `move_pages` in `mm/userfaultfd.c` keeps the
+    /// EAGAIN in `err`). What is present there and no longer here has been moved.
     pub(crate) fn move_pages(&self, dst: usize, src: usize, len: usize) -> Progress {
         let mut bytes = 0;
         loop {
@@ -310,8 +296,8 @@ impl Uffd {
         }
     }
 
-    /// Whether an operation that was answered by EAGAIN is to be tried again here; waits a little if so. The reader gives up: it
-    /// may be its own next message that the kernel waits for.
+    /// Whether an operation that was answered by EAGAIN is to be tried again here; waits a little if so. The reader
+    /// gives up: it may be its own next message that the kernel waits for.
     fn tries_again(&self, tries: &mut u32) -> bool {
         const OF_READER: u32 = 16;
         const AT_ONCE: u32 = 64;

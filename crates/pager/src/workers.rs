@@ -5,7 +5,8 @@ use crate::evict::Evictor;
 use crate::fault::Handler;
 use crate::staging::{Bell, STAGING_BLOCKS};
 use crate::trace::Trace;
-use ramfold_budget::effort::{Door as _, until_low};
+use ramfold_budget::door::Door as _;
+use ramfold_budget::effort::until_low;
 use ramfold_budget::recompress::Recompressor;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -26,12 +27,13 @@ const AWAKE: Duration = Duration::from_micros(200);
 /// How often the keeper does its work, and how often where memory is short and in common with other processes.
 const KEEPER: Duration = Duration::from_millis(20);
 const KEEPER_OF_GUARDED: Duration = Duration::from_millis(5);
-/// How often the keeper looks, where memory is short, whether what has ended still counts because `ramfold run` has ended too.
+/// How often the keeper looks, where memory is short, whether what has ended still counts because `ramfold run` has
+/// ended too.
 const ORPHANED: Duration = Duration::from_millis(200);
 
 /// Starts the threads, the handler first: a thread that starts may need managed memory before its first line (libc
-/// looks at the locale, which the program may have made with malloc). The handler starts the others, which have descriptors
-/// in common with it; until then the caller stands in for it. They end when the engine stops.
+/// looks at the locale, which the program may have made with malloc). The handler starts the others, which have
+/// descriptors in common with it; until then the caller stands in for it. They end when the engine stops.
 pub(crate) fn start(engine: &Arc<Engine>) -> Result<(), Errno> {
     // A child that was forked while its parent's handler had rung and not yet silenced the bell.
     Bell::ALL.into_iter().for_each(|bell| engine.staging.silence(bell));
@@ -122,8 +124,8 @@ fn evict(engine: &Engine) {
     }
 }
 
-/// Writes back when the pool is full, shares the pool's bound and the swap file with other processes, publishes the counters, and
-/// tells the program's allocator whether memory is short.
+/// Writes back when the pool is full, shares the pool's bound and the swap file with other processes, publishes the
+/// counters, and tells the program's allocator whether memory is short.
 fn keep(engine: &Engine) {
     let mut next_reap = Instant::now();
     while !engine.stopping.load(Ordering::Acquire) {

@@ -1,8 +1,8 @@
 //! The limit of address space (RLIMIT_AS), which start/limits.c keeps: what would pass it is refused here.
 //!
-//! Counted is what the kernel counts, less what ramfold has mapped for itself, managed memory being replaced by what the
-//! program can use of it. What is reserved there and not accessible counts only in the call that reserves it, since malloc
-//! and the break reserve much. Not refused: stacks of threads, libraries.
+//! Counted is what the kernel counts, less what ramfold has mapped for itself, managed memory being replaced by what
+//! the program can use of it. What is reserved there and not accessible counts only in the call that reserves it,
+//! since malloc and the break reserve much. Not refused: stacks of threads, libraries.
 //!
 //! Price: nothing where there is no limit; else a look at /proc/self/statm in each call that maps.
 
@@ -29,8 +29,8 @@ fn mapped() -> Option<usize> {
 }
 
 /// # Errors
-/// [`MapError::NoMemory`] if `len` bytes more would be more than the program may map. Where the kernel does not say how much is
-/// mapped, they may be.
+/// [`MapError::NoMemory`] if `len` bytes more would be more than the program may map. Where the kernel does not say
+/// how much is mapped, they may be.
 pub fn admit(len: usize) -> Result<(), MapError> {
     if most() == usize::MAX { Ok(()) } else { init::with_pager(move |pager| admit_to(pager, len)) }
 }

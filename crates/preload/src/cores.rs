@@ -1,12 +1,14 @@
 //! Core dumps: signals that would leave one.
 //!
-//! The pager must see to what is away before the kernel dumps the process (ramfold-pager, dump.rs). So once memory is managed,
-//! where the system would write a core, the signals that end a process with one have a handler of ramfold's in the place of
-//! the default. It sends the signal once more, as it came, with the default in force: the core shows the thread where it was.
-//! The program finds the default wherever it asks for a disposition, and what it sets itself is kept.
+//! The pager must see to what is away before the kernel dumps the process (ramfold-pager, dump.rs). So once memory is
+//! managed, where the system would write a core, the signals that end a process with one have a handler of ramfold's
+//! in the place of the default. It sends the signal once more, as it came, with the default in force: the core shows
+//! the thread where it was. The program finds the default wherever it asks for a disposition, and what it sets itself
+//! is kept.
 //!
-//! Price: where cores are written, some system calls when management begins and whenever a disposition of these signals is
-//! asked for or changed. Where none are, nothing. A program that asks the kernel by an instruction of its own sees the handler.
+//! Price: where cores are written, some system calls when management begins and whenever a disposition of these
+//! signals is asked for or changed. Where none are, nothing. A program that asks the kernel by an instruction of its
+//! own sees the handler.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;

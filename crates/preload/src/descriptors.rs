@@ -1,8 +1,8 @@
 //! File descriptors of the pager survive programs that close everything.
 //!
-//! Daemons, shells and language runtimes close all descriptors they do not know. The pager's (userfaultfd, swap
-//! file, shared segment) are registered here, and look closed to the program: close answers EBADF, close_range goes
-//! around them, dup2 onto them fails; so also by libc's `syscall` (clone.c). The pager's threads have a table of their own,
+//! Daemons, shells and language runtimes close all descriptors they do not know. The pager's (userfaultfd, swap file,
+//! shared segment) are registered here, and look closed to the program: close answers EBADF, close_range goes around
+//! them, dup2 onto them fails; so also by libc's `syscall` (clone.c). The pager's threads have a table of their own,
 //! where the program's own system calls close nothing.
 
 use std::ffi::{c_int, c_uint};
@@ -91,8 +91,9 @@ fn raw_close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     unsafe { sys::call_int(libc::SYS_close_range, [first as usize, last as usize, uint(flags), 0, 0]) }
 }
 
-/// Gives this thread, and those that it starts, a table of descriptors of its own, with these of the program's in it and no
-/// others: what the program closes by system calls of its own stays open here, and what it closes is not held open here.
+/// Gives this thread, and those that it starts, a table of descriptors of its own, with these of the program's in it
+/// and no others: what the program closes by system calls of its own stays open here, and what it closes is not held
+/// open here.
 pub fn take_own_table(kept: &[RawFd]) {
     let mut kept: Vec<c_uint> = kept.iter().filter_map(|fd| c_uint::try_from(*fd).ok()).collect();
     kept.sort_unstable();
@@ -110,8 +111,8 @@ pub fn take_own_table(kept: &[RawFd]) {
     }
 }
 
-/// Gives this thread, and those that it starts, a root and a working directory of its own: a program that is the only one to
-/// have its own may enter another mount namespace.
+/// Gives this thread, and those that it starts, a root and a working directory of its own: a program that is the only
+/// one to have its own may enter another mount namespace.
 pub fn take_own_directory() {
     // SAFETY: nothing of the program is touched; the path ends with a zero byte.
     unsafe {

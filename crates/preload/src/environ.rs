@@ -41,8 +41,8 @@ pub enum SettingsError {
 }
 
 unsafe extern "C" {
-    /// What the first library keeps of the environment (start/exec.c), which the program may have changed since: the settings,
-    /// or a null pointer.
+    /// What the first library keeps of the environment (start/exec.c), which the program may have changed since: the
+    /// settings, or a null pointer.
     static ramfold_kept: *const c_char;
 }
 

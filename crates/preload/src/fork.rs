@@ -1,9 +1,9 @@
 //! fork: everything stands still while the process is copied.
 //!
-//! Order of locks: the pager's change of phase, the heap's gate (no thread inside mimalloc), the large blocks, the break,
-//! the pager, and last the internal allocator, which the pager itself needs. The handlers are registered before anybody
-//! else's, by start/start.c: so the first one runs last before the fork, and the last ones run first after it, before any
-//! handler that touches memory.
+//! Order of locks: the pager's change of phase, the heap's gate (no thread inside mimalloc), the large blocks, the
+//! break, the pager, and last the internal allocator, which the pager itself needs. The handlers are registered
+//! before anybody else's, by start/start.c: so the first one runs last before the fork, and the last ones run first
+//! after it, before any handler that touches memory.
 
 use std::mem;
 

@@ -1,14 +1,14 @@
 //! Guests: processes that share this one's memory, by clone with CLONE_VM, and may outlive it. (Not the children of
 //! vfork: their parent waits.)
 //!
-//! Before the first of them there is a keeper: a process that shares the memory as well, and in which the pager's threads
-//! run from then on (ramfold-pager, handover.rs), so that they end with none of the program's. It has copies of the
-//! pager's descriptors and nothing else of the program's. It watches the memory's users, by kcmp, and ends with the last:
-//! by its exit or by its exec.
+//! Before the first of them there is a keeper: a process that shares the memory as well, and in which the pager's
+//! threads run from then on (ramfold-pager, handover.rs), so that they end with none of the program's. It has copies
+//! of the pager's descriptors and nothing else of the program's. It watches the memory's users, by kcmp, and ends
+//! with the last: by its exit or by its exec.
 //!
-//! Price: a process, which looks twenty times a second. A guest has its creator's thread-local storage, ramfold's too: if
-//! both change their mappings at the same moment, as if they were one thread, what happens is not certain. What a user of
-//! the memory that is killed within a call of the pager's leaves locked, nobody unlocks.
+//! Price: a process, which looks twenty times a second. A guest has its creator's thread-local storage, ramfold's
+//! too: if both change their mappings at the same moment, as if they were one thread, what happens is not certain.
+//! What a user of the memory that is killed within a call of the pager's leaves locked, nobody unlocks.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -117,8 +117,8 @@ fn begin() -> bool {
     true
 }
 
-/// The first thread of the keeper, which has the thread-local storage of the one that waits for it: it touches none once
-/// that goes on, and ends.
+/// The first thread of the keeper, which has the thread-local storage of the one that waits for it: it touches none
+/// once that goes on, and ends.
 extern "C" fn keep(_: *mut c_void) -> c_int {
     descriptors::close_range(0, u32::MAX, 0);
     if let Err(error) = pager().start_threads() {

@@ -6,6 +6,7 @@
 //! libc's, from before this library was there (start/heap.c).
 
 pub mod redirected;
+mod told;
 
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
@@ -34,8 +35,8 @@ unsafe extern "C" {
     fn _mi_option_get_fast(option: c_int) -> std::ffi::c_long;
 }
 
-/// Its purge_delay, ms: freed memory is garbage to the pager; back to it soon, but not at every free. Where there is plenty,
-/// later: the program may want it again, and a first touch costs as much as a page of the kernel's.
+/// Its purge_delay, ms: freed memory is garbage to the pager; back to it soon, but not at every free. Where there is
+/// plenty, later: the program may want it again, and a first touch costs as much as a page of the kernel's.
 const PURGE_DELAY: c_int = 15;
 const SOON: std::ffi::c_long = 100;
 const LATER: std::ffi::c_long = 1000;
@@ -71,7 +72,8 @@ pub fn purge_soon(soon: bool) {
     unsafe { mi::mi_option_set(PURGE_DELAY, if soon { SOON } else { LATER }) };
 }
 
-/// How far from an address on, up to a multiple of [`AHEAD`], lies what mimalloc has reserved; None if it is not mimalloc's.
+/// How far from an address on, up to a multiple of [`AHEAD`], lies what mimalloc has reserved; None if it is not
+/// mimalloc's.
 pub fn reserved_from(addr: usize) -> Option<usize> {
     let most = (addr + 1).next_multiple_of(AHEAD);
     let slices = (addr / SLICE..most / SLICE).map(|slice| (slice + 1) * SLICE);
@@ -99,8 +101,8 @@ fn home(p: *const c_void) -> Home {
     Home::Heap
 }
 
-/// Tells most blocks of mimalloc at once: in managed memory a program has no blocks of another kind but large ones, which
-/// begin with a page.
+/// Tells most blocks of mimalloc at once: in managed memory a program has no blocks of another kind but large ones,
+/// which begin with a page.
 #[inline]
 fn is_plainly_heap(p: *const c_void) -> bool {
     init::range().contains(&p.addr()) && !p.addr().is_multiple_of(PAGE)
@@ -256,7 +258,8 @@ extern "C" fn ramfold_is_internal() -> c_int {
     tls::is_internal().into()
 }
 
-/// For it: the block of a stream that is being made, where malloc is another's. Null if this is none, or there is no memory.
+/// For it: the block of a stream that is being made, where malloc is another's. Null if this is none, or there is no
+/// memory.
 #[unsafe(no_mangle)]
 extern "C" fn ramfold_stream_block(size: usize) -> *mut c_void {
     if streams::takes(size) { internal::malloc(size) } else { ptr::null_mut() }
@@ -463,46 +466,4 @@ pub unsafe extern "C" fn usable_size(p: *mut c_void) -> usize {
     }
     // SAFETY: the program's.
     unsafe { usable(p) }
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
-    if !tls::is_internal() {
-        let _pass = gate::enter(tls::thread());
-        // SAFETY: takes no pointers.
-        unsafe { mi::mi_collect(true) };
-    }
-    1
-}
-
-/// Accepts everything: the parameters of glibc's allocator have no meaning here.
-#[unsafe(no_mangle)]
-pub extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
-    1
-}
-
-/// Large blocks as `hblks`; of mimalloc's memory only what is committed is known.
-#[unsafe(no_mangle)]
-pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
-    // SAFETY: all fields are integers.
-    let mut info: libc::mallinfo2 = unsafe { std::mem::zeroed() };
-    (info.hblks, info.hblkhd) = large::totals();
-    let (mut unused, mut committed) = ([0; 7], 0);
-    let [a, b, c, d, e, f, g] = &mut unused;
-    // SAFETY: eight places for eight numbers.
-    unsafe { mi::mi_process_info(a, b, c, d, e, &mut committed, f, g) };
-    info.arena = committed.saturating_sub(info.hblkhd);
-    info.uordblks = info.arena;
-    info
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn mallinfo() -> libc::mallinfo {
-    let clamp = |n: usize| c_int::try_from(n).unwrap_or(c_int::MAX);
-    let wide = mallinfo2();
-    // SAFETY: all fields are integers.
-    let mut info: libc::mallinfo = unsafe { std::mem::zeroed() };
-    (info.arena, info.hblks) = (clamp(wide.arena), clamp(wide.hblks));
-    (info.hblkhd, info.uordblks) = (clamp(wide.hblkhd), clamp(wide.uordblks));
-    info
 }

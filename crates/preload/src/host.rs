@@ -135,8 +135,8 @@ fn programs_stderr() -> rustix::io::Result<std::os::fd::OwnedFd> {
     rustix::fs::open("/proc/self/fd/2", flags, Mode::empty())
 }
 
-/// When an allocation of ramfold's fails: the message of who cannot do without it goes to descriptor 2, which a thread of the
-/// pager's does not have.
+/// When an allocation of ramfold's fails: the message of who cannot do without it goes to descriptor 2, which a
+/// thread of the pager's does not have.
 #[cold]
 pub fn have_stderr() {
     // SAFETY: asks whether the number is open.

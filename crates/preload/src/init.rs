@@ -1,8 +1,8 @@
 //! The constructor of this library makes the pager.
 //!
-//! It runs while the first library loads this one: there is one thread then, signals are blocked, and the program's calls do
-//! not come here yet; what is called meanwhile is internal and asks for no pager. So no `Once` is needed. If there can be
-//! no pager the program ends: it would pass its limit.
+//! It runs while the first library loads this one: there is one thread then, signals are blocked, and the program's
+//! calls do not come here yet; what is called meanwhile is internal and asks for no pager. So no `Once` is needed. If
+//! there can be no pager the program ends: it would pass its limit.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -30,16 +30,16 @@ struct Slot(UnsafeCell<MaybeUninit<Pager>>);
 // SAFETY: written once while there is one thread, and only read afterwards.
 unsafe impl Sync for Slot {}
 
-/// Works on the pager. Meanwhile this thread is internal, so that whatever the pager calls allocates outside the managed
-/// range, and on a stack of ramfold's own.
+/// Works on the pager. Meanwhile this thread is internal, so that whatever the pager calls allocates outside the
+/// managed range, and on a stack of ramfold's own.
 pub fn with_pager<R>(f: impl FnOnce(&'static Pager) -> R + 'static) -> R {
     let result = internally(move || f(pager()));
     settle();
     result
 }
 
-/// Runs `f` internally, on a stack of ramfold's own. The mark comes after the signals are blocked, and goes before: no handler
-/// that jumps leaves it behind.
+/// Runs `f` internally, on a stack of ramfold's own. The mark comes after the signals are blocked, and goes before:
+/// no handler that jumps leaves it behind.
 pub fn internally<R>(f: impl FnOnce() -> R + 'static) -> R {
     stack::run(move || {
         let _internal = Internal::enter();
@@ -66,8 +66,8 @@ pub fn is_guest() -> bool {
     unsafe { ramfold_is_guest() != 0 }
 }
 
-/// Begins management when it is due; not inside the heap, whose locks the threads that are started may wait for, and not
-/// before [`loader::redirect`].
+/// Begins management when it is due; not inside the heap, whose locks the threads that are started may wait for, and
+/// not before [`loader::redirect`].
 pub fn settle() {
     if !pager().is_due() {
         if !is_calm() {
@@ -125,8 +125,8 @@ fn make_pager() {
     MADE.store(true, Ordering::Release);
 }
 
-/// Finds the functions of libc that are needed later: to look for them then would be to wait for the dynamic linker, which a
-/// signal handler may jump out of, or which waits for a page.
+/// Finds the functions of libc that are needed later: to look for them then would be to wait for the dynamic linker,
+/// which a signal handler may jump out of, or which waits for a page.
 fn find_all() {
     let _internal = Internal::enter();
     cores::find();

@@ -144,8 +144,8 @@ pub fn memalign(align: usize, size: usize) -> *mut c_void {
     with_heap(move |heap| unsafe { heap.c_memalign(align, size).cast() })
 }
 
-/// Bytes of a block: the word before it holds the length of its chunk, with flags in the low bits, as in all of dlmalloc's
-/// versions.
+/// Bytes of a block: the word before it holds the length of its chunk, with flags in the low bits, as in all of
+/// dlmalloc's versions.
 ///
 /// # Safety
 /// `p` is owned by this module and not freed.

@@ -1,15 +1,15 @@
 //! The engine that `ramfold run` puts into programs that need memory.
 //!
-//! A first, small library (start/, in C) is in every program; it loads this one before the program takes more than a little,
-//! and its slots lead here from then on. This library stands between the program and libc, and turns calls into those of the
-//! pager (ramfold-pager), which holds the memory. What it replaces, and why:
+//! A first, small library (start/, in C) is in every program; it loads this one before the program takes more than a
+//! little, and its slots lead here from then on. This library stands between the program and libc, and turns calls
+//! into those of the pager (ramfold-pager), which holds the memory. What it replaces, and why:
 //!
 //! | names | why | file |
 //! |---|---|---|
 //! | malloc, free and their family | the heap lies in managed memory | heap.rs, large.rs |
 //! | mmap and its family, brk, sbrk | so does other private anonymous memory | mappings.rs, request.rs, brk.rs |
 //! | shmat, shmdt | what is attached inside managed memory is not the pager's | shared.rs |
-//! | `_Fork`, clone, syscall, and handlers for fork | the child needs its own copy of what is evicted | fork.rs, clone.c, gate.rs |
+//! | `_Fork`, clone, syscall, fork's handlers | the child needs its own copy | fork.rs, clone.c, gate.rs |
 //! | clone | what shares the memory may outlive this process | guests.rs |
 //! | pthread_create, thrd_create | tables of threads stay out of managed memory; threads are counted | threads.rs |
 //! | fopen and its family | so do streams | streams.rs |

@@ -1,12 +1,13 @@
 //! What the dynamic linker allocates lies outside managed memory.
 //!
-//! Its records of loaded libraries and of thread-local storage are read whenever a thread starts: also when the child of a
-//! fork starts the threads that bring pages back. So the malloc family looks at who calls.
+//! Its records of loaded libraries and of thread-local storage are read whenever a thread starts: also when the child
+//! of a fork starts the threads that bring pages back. So the malloc family looks at who calls.
 //!
-//! A program may have a malloc of its own in its executable (rustc has jemalloc), which comes before this library's. The
-//! dynamic linker then allocates from that: in managed memory, and within that allocator's own call of mmap when threads
-//! start there, or under the locks that it holds across a fork. So the linker is told to use this library's all the same,
-//! before the program begins. The linker keeps the addresses of the four functions that it found in its own data.
+//! A program may have a malloc of its own in its executable (rustc has jemalloc), which comes before this library's.
+//! The dynamic linker then allocates from that: in managed memory, and within that allocator's own call of mmap when
+//! threads start there, or under the locks that it holds across a fork. So the linker is told to use this library's
+//! all the same, before the program begins. The linker keeps the addresses of the four functions that it found in its
+//! own data.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -117,8 +118,9 @@ pub fn redirect() -> Result<(), NotFound> {
     if has_own(c"free") { filter_libc() } else { Ok(()) }
 }
 
-/// libc frees what the linker has allocated: the thread-local storage of libraries, when a thread takes over the stack of one that
-/// has ended. It calls the free of the program for that, which would not know the block. And it asks for the blocks of streams.
+/// libc frees what the linker has allocated: the thread-local storage of libraries, when a thread takes over the
+/// stack of one that has ended. It calls the free of the program for that, which would not know the block. And it
+/// asks for the blocks of streams.
 fn filter_libc() -> Result<(), NotFound> {
     let functions = [
         (c"malloc", (redirected::libcs_malloc as *const ()).cast()),

@@ -1,8 +1,9 @@
 //! mmap and its family.
 //!
-//! Who gives what mmap asks for is told in [`crate::request`]. What is mapped over managed memory with MAP_FIXED stays the
-//! pager's when it is private and anonymous, and becomes foreign to it when it is not. What is free there is free to the
-//! program. A range that lies partly inside is split. A thread that works for ramfold itself calls the kernel.
+//! Who gives what mmap asks for is told in [`crate::request`]. What is mapped over managed memory with MAP_FIXED
+//! stays the pager's when it is private and anonymous, and becomes foreign to it when it is not. What is free there
+//! is free to the program. A range that lies partly inside is split. A thread that works for ramfold itself calls the
+//! kernel.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;

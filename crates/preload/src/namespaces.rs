@@ -1,8 +1,8 @@
 //! unshare and setns: what the kernel refuses a program for the pager's threads is tried again without them.
 //!
-//! A program with one thread may enter a user namespace. With the pager's it has four. So where the kernel has refused such a
-//! call, and the program's own thread is the only one of it, the pager's end meanwhile. What would keep them from being started
-//! again, a PID or time namespace for children, is entered afterwards.
+//! A program with one thread may enter a user namespace. With the pager's it has four. So where the kernel has
+//! refused such a call, and the program's own thread is the only one of it, the pager's end meanwhile. What would
+//! keep them from being started again, a PID or time namespace for children, is entered afterwards.
 
 use std::ffi::{c_int, c_long};
 
@@ -57,7 +57,8 @@ fn enter(number: c_long, arguments: [c_int; 2], first: usize, parted: bool) -> c
     }
 }
 
-/// What the call returns, and errno. The kernel finds no thread by its id any more some instructions before it has forgotten it.
+/// What the call returns, and errno. The kernel finds no thread by its id any more some instructions before it has
+/// forgotten it.
 fn patiently(call: impl Fn() -> c_int) -> (c_int, c_int) {
     const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
     let mut tries = 20;

@@ -1,8 +1,8 @@
 //! What mmap asks for, and who gives it.
 //!
-//! Private anonymous memory comes from the pager: where the program would like it if that is inside managed memory and free,
-//! else anywhere. A little near the program's code, what has to lie low, and what only the kernel has kinds of, come from the
-//! kernel. A thread that works for ramfold itself always gets the kernel's own mapping.
+//! Private anonymous memory comes from the pager: where the program would like it if that is inside managed memory
+//! and free, else anywhere. A little near the program's code, what has to lie low, and what only the kernel has kinds
+//! of, come from the kernel. A thread that works for ramfold itself always gets the kernel's own mapping.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -69,8 +69,8 @@ fn map_fixed(pager: &Pager, request: Request, len: usize) -> Pages {
     map_foreign(pager, request, len, !keeps)
 }
 
-/// Something of the kernel's at an address inside managed memory. What is to be brought in at once comes when the pager does
-/// not stand still any more.
+/// Something of the kernel's at an address inside managed memory. What is to be brought in at once comes when the
+/// pager does not stand still any more.
 fn map_foreign(pager: &Pager, request: Request, len: usize, replace: bool) -> Pages {
     const ELSEWHERE: c_int = libc::MAP_POPULATE | libc::MAP_NONBLOCK | libc::MAP_FIXED_NOREPLACE;
     let call = Request { flags: request.flags & !ELSEWHERE | libc::MAP_FIXED, ..request };
@@ -117,7 +117,8 @@ impl Request {
         if p == FAILED { Err(sys::errno()) } else { Ok(p.addr()) }
     }
 
-    /// Something of the kernel's where the program would like it, if it can be there: inside managed memory, where nothing is.
+    /// Something of the kernel's where the program would like it, if it can be there: inside managed memory, where
+    /// nothing is.
     fn at_hint(self) -> Option<usize> {
         // Huge pages: the kernel rounds the length up, over what follows.
         let pages = sys::pages(self.len).filter(|_| self.flags & libc::MAP_HUGETLB == 0);
@@ -126,8 +127,9 @@ impl Request {
         with_pager(move |pager| map_foreign(pager, request, len, false)).ok()
     }
 
-    /// Memory of the pager's kind where the program would like it: inside managed memory, if nothing is there; elsewhere from the
-    /// kernel, if it is little (a JIT's code has to be near its library). That is not managed, and counted.
+    /// Memory of the pager's kind where the program would like it: inside managed memory, if nothing is there;
+    /// elsewhere from the kernel, if it is little (a JIT's code has to be near its library). That is not managed, and
+    /// counted.
     fn near(self, len: usize) -> Option<usize> {
         /// Bytes in one mapping, and of all.
         const LITTLE: usize = 1 << 20;
@@ -166,8 +168,8 @@ impl Request {
         None
     }
 
-    /// A reservation where bits of addresses have a meaning, for shared memory that is mapped several times over: Java's ZGC
-    /// asks for powers of two, 4 TiB and up, and can have its heap nowhere else.
+    /// A reservation where bits of addresses have a meaning, for shared memory that is mapped several times over:
+    /// Java's ZGC asks for powers of two, 4 TiB and up, and can have its heap nowhere else.
     fn is_coloured(self) -> bool {
         const LOWEST: usize = 4 << 40;
         self.prot == libc::PROT_NONE && self.addr >= LOWEST && self.addr.is_power_of_two()

@@ -1,8 +1,8 @@
 //! shmat and shmdt: shared memory at an address of the program's choice.
 //!
-//! Where that lies in managed memory, the segment takes the place of what is free there or, with SHM_REMAP, of what is mapped,
-//! and the pager has its range back when it is detached. To the kernel all of managed memory is taken, so what the program
-//! asks for without SHM_REMAP is done with it. Anywhere else the calls are the kernel's.
+//! Where that lies in managed memory, the segment takes the place of what is free there or, with SHM_REMAP, of what
+//! is mapped, and the pager has its range back when it is detached. To the kernel all of managed memory is taken, so
+//! what the program asks for without SHM_REMAP is done with it. Anywhere else the calls are the kernel's.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;

@@ -74,7 +74,8 @@ pub fn run<R>(f: impl FnOnce() -> R + 'static) -> R {
     let mut thread = tls::thread();
     let stack = take();
     let mut call = Call { f: Some(f), result: None };
-    // SAFETY: only this thread uses its block; the stack is this thread's until it is given back; `call` outlives the call.
+    // SAFETY: only this thread uses its block; the stack is this thread's until it is given back; `call` outlives the
+    // call.
     unsafe {
         thread.as_mut().off_stack = true;
         switch((&raw mut call).cast(), enter_call(&call), stack.wrapping_byte_add(SIZE));

@@ -1,15 +1,15 @@
 //! stdio streams live outside managed memory.
 //!
-//! In the child of a fork, libc resets the lock of every open stream before any handler runs, so before the pager
-//! has taken over there: a FILE that was evicted would be read as zeros. So the block that a FILE is comes from the internal
-//! allocator. Buffers are the program's, and managed.
+//! In the child of a fork, libc resets the lock of every open stream before any handler runs, so before the pager has
+//! taken over there: a FILE that was evicted would be read as zeros. So the block that a FILE is comes from the
+//! internal allocator. Buffers are the program's, and managed.
 //!
-//! fopen may block for ever, and be left by siglongjmp or by cancellation. So no mark covers the call: streams.c notes that a
-//! block for a stream is to come, and the first that looks like one takes the note away. Whatever becomes of a note, it
-//! moves one small block to the internal allocator, where it is as good as elsewhere.
+//! fopen may block for ever, and be left by siglongjmp or by cancellation. So no mark covers the call: streams.c
+//! notes that a block for a stream is to come, and the first that looks like one takes the note away. Whatever
+//! becomes of a note, it moves one small block to the internal allocator, where it is as good as elsewhere.
 //!
-//! Where the program or a library of it has a malloc, the block must not pass through that: it may stand over this one, and put a head
-//! of its own before what it gives. There the block is taken where libc asks for it.
+//! Where the program or a library of it has a malloc, the block must not pass through that: it may stand over this
+//! one, and put a head of its own before what it gives. There the block is taken where libc asks for it.
 
 use std::ops::RangeInclusive;
 

@@ -1,7 +1,7 @@
 //! The system calls behind the functions that this library replaces.
 //!
-//! They set errno and return -1 as the replaced functions do. libc's `syscall` is one of those, and asking the dynamic linker
-//! for the original would allocate.
+//! They set errno and return -1 as the replaced functions do. libc's `syscall` is one of those, and asking the
+//! dynamic linker for the original would allocate.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};

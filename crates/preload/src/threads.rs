@@ -1,10 +1,10 @@
 //! Threads of the program.
 //!
-//! Threads of the pager walk libc's list of threads, and must not fault there. A new thread's control block lies on its stack,
-//! which libc maps for itself, and its thread-local tables are the dynamic linker's (loader.rs); where the program brings a
-//! stack of its own, in managed memory, the part in which libc puts the block is locked. Program threads are counted: the
-//! pager's threads would keep a process alive whose main thread has called pthread_exit, so the last program thread to end
-//! exits for it.
+//! Threads of the pager walk libc's list of threads, and must not fault there. A new thread's control block lies on
+//! its stack, which libc maps for itself, and its thread-local tables are the dynamic linker's (loader.rs); where the
+//! program brings a stack of its own, in managed memory, the part in which libc puts the block is locked. Program
+//! threads are counted: the pager's threads would keep a process alive whose main thread has called pthread_exit, so
+//! the last program thread to end exits for it.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -115,8 +115,8 @@ fn start(start: Start, arg: *mut c_void, create: impl FnOnce(Start, *mut c_void)
     error
 }
 
-/// Locks the control block, at the end of a stack that the program chose, when that is managed memory. False if it cannot be
-/// locked.
+/// Locks the control block, at the end of a stack that the program chose, when that is managed memory. False if it
+/// cannot be locked.
 ///
 /// # Safety
 /// The attributes are null or initialised.

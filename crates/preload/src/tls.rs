@@ -31,7 +31,8 @@ pub struct Thread {
 #[inline]
 pub fn thread() -> NonNull<Thread> {
     let block: *mut Thread;
-    // SAFETY: reads the thread pointer and adds the block's place in static thread-local storage, which the linker knows.
+    // SAFETY: reads the thread pointer and adds the block's place in static thread-local storage, which the linker
+    // knows.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         asm!(
@@ -82,13 +83,13 @@ impl Drop for Internal {
     }
 }
 
-/// While it lives, no signal handler runs in this thread, and it is not cancelled. Nests; the outermost one costs two system
-/// calls.
+/// While it lives, no signal handler runs in this thread, and it is not cancelled. Nests; the outermost one costs two
+/// system calls.
 ///
 /// Whoever holds something that the pager's threads wait for (the pager's gate, the internal allocator's lock) must
-/// not be interrupted: a handler may touch memory that only those threads can bring back. And it must not be left: a handler
-/// might jump out of it, and a cancelled thread would end at the first file that is read. So a mark that is set and taken
-/// away within is never left behind.
+/// not be interrupted: a handler may touch memory that only those threads can bring back. And it must not be left: a
+/// handler might jump out of it, and a cancelled thread would end at the first file that is read. So a mark that is
+/// set and taken away within is never left behind.
 pub struct Masked(PhantomData<*const ()>);
 
 impl Masked {

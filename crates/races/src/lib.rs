@@ -1,8 +1,9 @@
 //! The pager's gate, events and phases in every order of their steps, under [loom](https://docs.rs/loom).
 //!
-//! The very files of the pager are compiled here with other neighbours: `futex` is a model, which never forgets a sleeper
-//! and never wakes one early, and has no timeouts. A call that is lost is then a thread that sleeps for ever, and loom says so;
-//! memory that two threads reach at once, or one before it sees what the other wrote, is found by loom's cells.
+//! The very files of the pager are compiled here with other neighbours: `futex` is a model, which never forgets a
+//! sleeper and never wakes one early, and has no timeouts. A call that is lost is then a thread that sleeps for ever,
+//! and loom says so; memory that two threads reach at once, or one before it sees what the other wrote, is found by
+//! loom's cells.
 //!
 //! Price: three threads at most, and as few steps as can be.
 #![cfg(test)]

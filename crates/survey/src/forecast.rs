@@ -1,10 +1,10 @@
 //! What settings would do: how much of a memory has to leave for a limit, and how often it would come back.
 //!
-//! Of `memory` bytes, `evicted` lie in the pool and take `evicted · share` there, plus the store's tables; the rest is
-//! resident. How often pages come back is known from watching alone: the working set w(τ) is what is used within
-//! τ seconds, and a program that has its w(τ) last used bytes resident misses at the rate at which w grows at τ
-//! (Denning and Schwartz, Properties of the working-set model, CACM 15(3), 1972). Each miss costs a fault, a load, and a
-//! store of the page that makes room.
+//! Of `memory` bytes, `evicted` lie in the pool and take `evicted · share` there, plus the store's tables; the rest
+//! is resident. How often pages come back is known from watching alone: the working set w(τ) is what is used within τ
+//! seconds, and a program that has its w(τ) last used bytes resident misses at the rate at which w grows at τ
+//! (Denning and Schwartz, Properties of the working-set model, CACM 15(3), 1972). Each miss costs a fault, a load,
+//! and a store of the page that makes room.
 
 use crate::watch::Watched;
 use ramfold::PAGE_SIZE;

@@ -21,6 +21,7 @@ pub mod kernel_pool;
 pub mod look;
 pub mod measure;
 pub mod mrc;
+mod open;
 pub mod population;
 pub mod process;
 pub mod random;

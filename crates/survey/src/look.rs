@@ -117,8 +117,9 @@ pub fn look(population: &Population, mut progress: impl FnMut(u64, u64)) -> Resu
     Ok(look)
 }
 
-/// The ranks to read: of a census in order, neighbours are read quickest; of a sample in random order, so that the first
-/// of them are a random sample too (Fisher and Yates; Knuth, The Art of Computer Programming 2, 3.4.2, Algorithm P).
+/// The ranks to read: of a census in order, neighbours are read quickest; of a sample in random order, so that the
+/// first of them are a random sample too (Fisher and Yates; Knuth, The Art of Computer Programming 2, 3.4.2,
+/// Algorithm P).
 fn order(population: &Population) -> Vec<u64> {
     let mut ranks = population.choose(LOOKED_AT, SEED);
     if (ranks.len() as u64) < population.pages() {

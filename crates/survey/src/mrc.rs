@@ -3,9 +3,10 @@
 //! A touch hits in an LRU of n pages if fewer than n other pages were touched since the last touch of the same page:
 //! that number is its reuse distance (Mattson et al., IBM Systems Journal 9(2), 1970). Distances are counted with a
 //! Fenwick tree over times of last touch. For long traces only some pages are followed, chosen by a hash of their
-//! number, so that all touches of a page are seen or none; distances and sizes are then scaled by the share of pages that
-//! is followed, and what the sample has too few or too many of goes to the smallest distance (SHARDS with its adjustment:
-//! Waldspurger, Park, Garthwaite, Ahmad, FAST 2015). With some thousand pages the error is about a percent.
+//! number, so that all touches of a page are seen or none; distances and sizes are then scaled by the share of pages
+//! that is followed, and what the sample has too few or too many of goes to the smallest distance (SHARDS with its
+//! adjustment: Waldspurger, Park, Garthwaite, Ahmad, FAST 2015). With some thousand pages the error is about a
+//! percent.
 
 use crate::random::mix;
 use crate::trace::{Operation, given_up};

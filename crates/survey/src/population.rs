@@ -4,7 +4,6 @@
 //! in the order of sources and addresses; a sample is a set of ranks, each as likely as any other.
 
 use crate::random::Random;
-use crate::{image, process};
 use ramfold::{PAGE_SIZE, Page};
 use std::fs::File;
 use std::io::ErrorKind;
@@ -133,30 +132,6 @@ pub struct Population {
 }
 
 impl Population {
-    /// The pages of all targets; with `tree` those of the processes' descendants too.
-    ///
-    /// # Errors
-    /// [`OpenError`] of the first target that cannot be surveyed. A descendant that ends meanwhile is left out.
-    pub fn open(targets: &[Target], tree: bool) -> Result<Self, OpenError> {
-        let (mut all, mut frames) = (Self::default(), process::Frames::new());
-        for target in targets {
-            match target {
-                Target::File(path) => image::list(path, &mut all)?,
-                Target::Process(pid) => {
-                    process::list(*pid, &mut all, &mut frames)?;
-                    let descendants = if tree { process::tree(*pid) } else { vec![] };
-                    for pid in descendants.into_iter().skip(1) {
-                        match process::list(pid, &mut all, &mut frames) {
-                            Err(OpenError::NoProcess(_)) => {}
-                            listed => listed?,
-                        }
-                    }
-                }
-            }
-        }
-        if all.pages == 0 { Err(OpenError::Nothing) } else { Ok(all) }
-    }
-
     pub(crate) fn add_source(&mut self, source: Source) -> u32 {
         self.sources.push(source);
         u32::try_from(self.sources.len() - 1).expect("fewer processes than that")

@@ -1,13 +1,14 @@
 //! What a policy would have done: a trace played against a model of memory, a compressed pool and a device.
 //!
-//! Resident pages and pool share one amount of memory. A touch of a page that is not resident loads it from the pool, or
-//! reads it from the device; then least recently used pages leave, through the pool or past it, until all fits. As in the
-//! kernel, a copy stays where it was until the page is written, and a clean page leaves for nothing; ramfold's store gives
-//! a page up when it is loaded. Resident pages are kept in exact LRU order.
+//! Resident pages and pool share one amount of memory. A touch of a page that is not resident loads it from the pool,
+//! or reads it from the device; then least recently used pages leave, through the pool or past it, until all fits. As
+//! in the kernel, a copy stays where it was until the page is written, and a clean page leaves for nothing; ramfold's
+//! store gives a page up when it is loaded. Resident pages are kept in exact LRU order.
 //!
 //! Time is estimated: each touch, fault, store and load costs what [`Costs`] says. The device serves one request at a
-//! time; reads overtake writes and are waited for, writes only when [`BACKLOG`] of them are outstanding. A pool's worker
-//! writes back while less than half of that is outstanding. What is not modelled: several threads, read-ahead, the cost of scanning.
+//! time; reads overtake writes and are waited for, writes only when [`BACKLOG`] of them are outstanding. A pool's
+//! worker writes back while less than half of that is outstanding. What is not modelled: several threads, read-ahead,
+//! the cost of scanning.
 //!
 //! A pool is one of four [`Policy`]s. [`Policy::Store`] is the real store; the others are models of bytes, without an
 //! allocator, for comparison only.

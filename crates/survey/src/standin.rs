@@ -1,7 +1,7 @@
 //! Pages that stand for others: of a page only its compressed size is known.
 //!
-//! A stand-in names a size and a number; its codec makes of it so many bytes, which begin with both, and gives it back. So
-//! a real store and a real zpool can be filled with nothing but sizes. No size is below [`LEAST`] bytes.
+//! A stand-in names a size and a number; its codec makes of it so many bytes, which begin with both, and gives it
+//! back. So a real store and a real zpool can be filled with nothing but sizes. No size is below [`LEAST`] bytes.
 
 use ramfold::codec::{Codec, CompressError, DecompressError, Scratch};
 use ramfold::{PAGE_SIZE, Page};

@@ -9,17 +9,20 @@
 //! d 7
 //! ```
 //!
-//! The first line names the format. Then a line an operation: `r PAGE`, a touch that reads; `w PAGE [BYTES]`, one that
-//! writes, and how many bytes the page compresses to from then on (1 to 4096); `c PAGE BYTES`, no touch, it is only known now
-//! to how many it compresses; `d PAGE [COUNT]`, the program gives up that page, or so many from it on; `t NS`, the program works
-//! for so many nanoseconds without new pages. What a page compresses to before it is said, is the first that is said of it later,
-//! or [`DEFAULT_BYTES`]. Pages are numbers below 2^48. Empty lines and lines that begin with `#` say nothing.
+//! The first line names the format. Then a line an operation: `r PAGE`, a touch that reads; `w PAGE [BYTES]`, one
+//! that writes, and how many bytes the page compresses to from then on (1 to 4096); `c PAGE BYTES`, no touch, it is
+//! only known now to how many it compresses; `d PAGE [COUNT]`, the program gives up that page, or so many from it on;
+//! `t NS`, the program works for so many nanoseconds without new pages. What a page compresses to before it is said,
+//! is the first that is said of it later, or [`DEFAULT_BYTES`]. Pages are numbers below 2^48. Empty lines and lines
+//! that begin with `#` say nothing.
 //!
-//! Several processes write one trace, and any of them may be killed while it writes. So a process begins what it writes with `!`:
-//! the part of a line before a `!` is unfinished, and does not count. Nor does a last line without its newline.
+//! Several processes write one trace, and any of them may be killed while it writes. So a process begins what it
+//! writes with `!`: the part of a line before a `!` is unfinished, and does not count. Nor does a last line without
+//! its newline.
 //!
-//! A run of touches to one page is one touch: what matters is the order in which pages are needed. `ramfold run --trace`
-//! writes what the pager sees: touches of pages that were away, with those that came along, and what pages compressed to when they left.
+//! A run of touches to one page is one touch: what matters is the order in which pages are needed. `ramfold run
+//! --trace` writes what the pager sees: touches of pages that were away, with those that came along, and what pages
+//! compressed to when they left.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -2,9 +2,9 @@
 //!
 //! No zpool takes objects of more than a page, so this is a forecast by a stated model, not a measurement of a store:
 //! a unit is what is there of an aligned group of pages, same-filled ones left out; its compressed bytes are kept in
-//! pieces of at most what the zpool takes, each an object of the real zpool; a unit that does not become smaller is kept
-//! as it is. Groups are those of random pages, so a group with more pages is met more often, by just the weight that it
-//! has. Neighbours resemble each other: the error is computed over units, not pages.
+//! pieces of at most what the zpool takes, each an object of the real zpool; a unit that does not become smaller is
+//! kept as it is. Groups are those of random pages, so a group with more pages is met more often, by just the weight
+//! that it has. Neighbours resemble each other: the error is computed over units, not pages.
 //!
 //! The price of a larger unit is in the times. To store a page takes its share of compressing the unit; to load one
 //! page, all of the unit has to be decompressed. Both are processor time of the compressor alone, without the store.

@@ -1,9 +1,9 @@
 //! How much memory stays cold: not used for so many seconds.
 //!
 //! Use is told by the referenced bits. Writing 1 to /proc/PID/clear_refs takes them away from all pages of a process;
-//! `Referenced` in /proc/PID/smaps then says, mapping by mapping, how much was used since, by reads or writes. One clearing
-//! and several readings at growing ages give a curve that can only fall. Writes are told apart by contents: the pages of the
-//! sample are read again at the end, and those that changed were written.
+//! `Referenced` in /proc/PID/smaps then says, mapping by mapping, how much was used since, by reads or writes. One
+//! clearing and several readings at growing ages give a curve that can only fall. Writes are told apart by contents:
+//! the pages of the sample are read again at the end, and those that changed were written.
 //!
 //! The price: clearing costs the process one TLB miss a page, and reading smaps walks its page tables; the
 //! kernel's own idea of what is hot in this process begins anew. What it cannot see: use of one page within a huge

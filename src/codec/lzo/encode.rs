@@ -3,8 +3,8 @@
 use super::{END, FAR, LEAST_ZEROS, MOST_BYTES, MOST_ZEROS, VERSIONED, WITH_ZEROS, ZEROS};
 
 const BITS: u32 = 13;
-/// Matches are nearer than this. Instructions reach half as far again, but some of those distances, with some lengths, read as
-/// a run of zeros.
+/// Matches are nearer than this. Instructions reach half as far again, but some of those distances, with some
+/// lengths, read as a run of zeros.
 const REACH: usize = 32 << 10;
 /// The end of a page is not looked at: what is found there saves next to nothing.
 const TAIL: usize = 20;

@@ -1,3 +1,5 @@
+//! Every instruction both ways, and liblzo2 as the other side.
+
 use super::*;
 use crate::codec::conformance::{codec_suite, pages, text_page};
 use crate::page::PAGE_SIZE;

@@ -23,8 +23,8 @@ const WORTH: u32 = EXTENT_BYTES / 8 * 7;
 /// Most bytes that the padding of the runs adds to one extent's records: a block and a record that did not fit
 /// for each run.
 const PADDING: usize = (EXTENT_BYTES as usize / RUN_BYTES + 1) * 3 * BLOCK;
-/// Most live bytes of an extent that is emptied for others. An extent that was closed for want of room for such a one holds
-/// more: so tidying comes to an end.
+/// Most live bytes of an extent that is emptied for others. An extent that was closed for want of room for such a one
+/// holds more: so tidying comes to an end.
 const SPARSE: u32 = EXTENT_BYTES / 8 * 3;
 const _: () = assert!(2 * SPARSE as usize + PADDING <= EXTENT_BYTES as usize);
 const _: () = assert!(WORTH as usize + PADDING <= EXTENT_BYTES as usize);
@@ -79,8 +79,8 @@ impl FileTier {
         self.open_extent(log, spare)
     }
 
-    /// Empties an extent, which goes back to the source then, and sees to it that there is a spare. False if it cannot be
-    /// emptied: it is left alone from then on.
+    /// Empties an extent, which goes back to the source then, and sees to it that there is a spare. False if it
+    /// cannot be emptied: it is left alone from then on.
     fn give_back(&self, log: &mut Log, extent: u32) -> Result<bool, WriteError> {
         self.empty(log, extent)?;
         if self.tables().extent(extent).is_some() {
@@ -88,7 +88,8 @@ impl FileTier {
             return Ok(false);
         }
         if log.spare.is_none() {
-            // Another process may be quicker, or a discard that emptied it not done yet: then the next extent to be had is the spare.
+            // Another process may be quicker, or a discard that emptied it not done yet: then the next extent to be
+            // had is the spare.
             log.spare = self.acquire();
         }
         Ok(true)

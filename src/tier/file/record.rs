@@ -4,11 +4,11 @@
 //! | slot: 40 bits, length: 24 bits | ciphertext, `length` bytes | tag, 16 bytes | 0..7 zero bytes |
 //! ```
 //!
-//! Sealed with AES-256-GCM (NIST SP 800-38D), slot and length being authenticated with it, under a key that is drawn when an
-//! extent is begun, and drawn anew when the process has forked. It is in the memory of those only that could read the page
-//! itself: who wrote it, and children forked later. A key seals one filling of one extent, so the offset there is nonce enough,
-//! and nothing of it is on disk. A record that is found where it does not belong, or an older one where a write was lost, does
-//! not open.
+//! Sealed with AES-256-GCM (NIST SP 800-38D), slot and length being authenticated with it, under a key that is drawn
+//! when an extent is begun, and drawn anew when the process has forked. It is in the memory of those only that could
+//! read the page itself: who wrote it, and children forked later. A key seals one filling of one extent, so the
+//! offset there is nonce enough, and nothing of it is on disk. A record that is found where it does not belong, or an
+//! older one where a write was lost, does not open.
 //!
 //! Price: 24 bytes a record and the rounding to eight, so that no header lies on two blocks; 0.6 us to seal or
 //! to open 1300 bytes. That is ring's figure; the aes-gcm crate took 3.0 us on the same machine, as much as

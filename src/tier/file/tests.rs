@@ -1,3 +1,5 @@
+//! The file tier: what it must keep, and what it must notice.
+
 use super::super::conformance::{assert_holds, next, write};
 use super::*;
 use crate::tier::WriteError;
@@ -327,7 +329,8 @@ fn what_the_parent_writes_after_a_fork_the_child_cannot_open() {
     }
 }
 
-/// A source where a released extent cannot be had at once: its space is being given back, or another process was quicker.
+/// A source where a released extent cannot be had at once: its space is being given back, or another process was
+/// quicker.
 #[derive(Debug)]
 struct Late {
     extents: LocalExtents,

@@ -1,8 +1,8 @@
 //! What `ramfold advise` promises, and what `ramfold run` then saves: `advise-vs-run RAMFOLD`.
 //!
-//! Three programs build their data, look at all of it once and wait: Python objects, Perl hashes, an SQLite database in memory.
-//! Each is advised on while it runs alone, with a part of its memory as the aim; then it is run again with just the settings
-//! advised. Beside the promise stand two measurements:
+//! Three programs build their data, look at all of it once and wait: Python objects, Perl hashes, an SQLite database
+//! in memory. Each is advised on while it runs alone, with a part of its memory as the aim; then it is run again with
+//! just the settings advised. Beside the promise stand two measurements:
 //!
 //! - **less memory**: what the program had alone, less what the run has in all when the program waits, ramfold's own
 //!   memory and what it does not manage included. This is what its user saves.

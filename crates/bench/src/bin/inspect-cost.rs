@@ -1,13 +1,13 @@
 //! What it costs a process to be looked at by `ramfold inspect`, and how long a look takes: `inspect-cost RAMFOLD`.
 //!
 //! A program touches its memory at random, all the time, and tells its rate four times a second. Beside it, in turns:
-//! nothing; `ramfold inspect` of it, again and again; the same of another process, which is stopped and has the same in its
-//! memory. The third is the control: a second busy thread slows a program down where both share a cache or a core,
-//! whatever it works at. What the looking itself costs is the second beside the third.
+//! nothing; `ramfold inspect` of it, again and again; the same of another process, which is stopped and has the same
+//! in its memory. The third is the control: a second busy thread slows a program down where both share a cache or a
+//! core, whatever it works at. What the looking itself costs is the second beside the third.
 //!
-//! One program lives through all rounds, since two that were filled one after the other differ by more than what is looked
-//! for (where their pages lie). Shares are formed within a round, whose parts follow each other in turn; told are
-//! their medians and quartiles over the rounds.
+//! One program lives through all rounds, since two that were filled one after the other differ by more than what is
+//! looked for (where their pages lie). Shares are formed within a round, whose parts follow each other in turn; told
+//! are their medians and quartiles over the rounds.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;

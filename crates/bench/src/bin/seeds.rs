@@ -1,14 +1,14 @@
 //! The measurements that the ideas of ramfold come from, made anew: `seeds ageing FILE`, `seeds sharing [PROCESSES]`,
 //! `seeds inversion RAMFOLD`.
 //!
-//! ageing: zbud, zsmalloc and xvmalloc as a half-full device grows old (Vitaly Wool, Embedded Linux Conference 2016). In
-//! each of 40 rounds a tenth of the pages moves to other random sectors and as many are read; what counts is how
+//! ageing: zbud, zsmalloc and xvmalloc as a half-full device grows old (Vitaly Wool, Embedded Linux Conference 2016).
+//! In each of 40 rounds a tenth of the pages moves to other random sectors and as many are read; what counts is how
 //! throughput, latency and density change. FILE has pages one after another (`collect-pages`).
 //!
 //! sharing: how many pages of many like processes are same-filled or duplicates, what sharing them saves, and what
-//! looking for them costs a store (Srividya Desireddy, zswap patches of 2016). The processes are Python programs with the
-//! same modules and different data: once as they are, once without random addresses and hashes (`setarch -R`), which
-//! otherwise make every page with a pointer another.
+//! looking for them costs a store (Srividya Desireddy, zswap patches of 2016). The processes are Python programs with
+//! the same modules and different data: once as they are, once without random addresses and hashes (`setarch -R`),
+//! which otherwise make every page with a pointer another.
 //!
 //! inversion: what a pool that is full does to a program, by `ramfold replay` and under `ramfold run`
 //! ([`ramfold_bench::inversion`]). RAMFOLD is the binary.

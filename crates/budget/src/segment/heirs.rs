@@ -1,9 +1,10 @@
 //! Heirs: what processes have in common since a fork counts once.
 //!
 //! A forked child has *inherited* all of its memory: the pages are its parent's, whose account has them. From then on
-//! each page of which there come to be two, by whoever's write or discard, is taken off what one of those that have it in common
-//! has inherited, and so counts. Which one that is does not matter: only the sum is kept to the limit. When a process ends, its
-//! first heir takes its place: it counts what the dead one did, and the others inherit from it.
+//! each page of which there come to be two, by whoever's write or discard, is taken off what one of those that have
+//! it in common has inherited, and so counts. Which one that is does not matter: only the sum is kept to the limit.
+//! When a process ends, its first heir takes its place: it counts what the dead one did, and the others inherit from
+//! it.
 //!
 //! The price is that what is inherited only becomes less: an error counts too much, until the process ends.
 
@@ -77,8 +78,8 @@ impl Segment {
         self.heirs(slot).map(|heir| self.inherited(heir)).fold(self.inherited(slot), u64::saturating_add)
     }
 
-    /// So many bytes of what the process has in common with others are its own now, or the others' alone: they count once
-    /// more. What this process has inherited becomes less, and its account has to be refreshed; or, if that is
+    /// So many bytes of what the process has in common with others are its own now, or the others' alone: they count
+    /// once more. What this process has inherited becomes less, and its account has to be refreshed; or, if that is
     /// nothing, an heir's.
     pub fn divide(&self, slot: SlotId, bytes: u64) {
         let mut left = bytes - self.heritage(slot).take(bytes);
@@ -92,7 +93,8 @@ impl Segment {
         }
     }
 
-    /// The process has ended: its first heir counts what it did. Not one that is prepared only: the fork may have failed.
+    /// The process has ended: its first heir counts what it did. Not one that is prepared only: the fork may have
+    /// failed.
     pub(super) fn pass_on(&self, slot: SlotId) {
         let mut heirs = self.heirs(slot).filter(|heir| !self.slots()[heir.0].is_prepared());
         let Some(first) = heirs.next() else { return };

@@ -1,14 +1,14 @@
 //! Leases: who is alive, told by the kernel.
 //!
-//! Each slot has a byte of the segment's file, and who has the slot holds a lock on it, through an open file description of its
-//! own that nothing but a mapping keeps open. So the lock belongs to the address space: it goes when that does, at exit, exec
-//! or SIGKILL, and not before, whatever becomes of descriptors. It knows nothing of process numbers, start times and
-//! namespaces. A forked child gets the lease that its parent made for it as an inherited mapping, before its first
-//! instruction, and nothing of the parent's own; the parent then lets go of the child's. A child that was killed at once, or
-//! never came to be, so has left its slot to be reaped.
+//! Each slot has a byte of the segment's file, and who has the slot holds a lock on it, through an open file
+//! description of its own that nothing but a mapping keeps open. So the lock belongs to the address space: it goes
+//! when that does, at exit, exec or SIGKILL, and not before, whatever becomes of descriptors. It knows nothing of
+//! process numbers, start times and namespaces. A forked child gets the lease that its parent made for it as an
+//! inherited mapping, before its first instruction, and nothing of the parent's own; the parent then lets go of the
+//! child's. A child that was killed at once, or never came to be, so has left its slot to be reaped.
 //!
-//! The lock also decides who may change whose a slot is: only who holds its byte. Price: a mapping of a page for each process,
-//! and five system calls for each fork.
+//! The lock also decides who may change whose a slot is: only who holds its byte. Price: a mapping of a page for each
+//! process, and five system calls for each fork.
 
 use super::{MAX_PROCESSES, OpenError, Segment};
 use crate::fds::Identity;
@@ -62,7 +62,8 @@ pub(super) fn lock(fd: impl AsFd, byte: usize, kind: libc::c_int) -> Result<(), 
     }
 }
 
-/// What keeps a description open: a page of it that nobody may touch. Dropped, it lets the lock go, unless the mapping was inherited.
+/// What keeps a description open: a page of it that nobody may touch. Dropped, it lets the lock go, unless the
+/// mapping was inherited.
 #[derive(Debug)]
 pub(super) struct Lease(NonNull<u8>);
 

@@ -85,10 +85,10 @@ impl Segment {
         true
     }
 
-    /// Before a fork: takes a slot for the child, which inherits `bytes` of memory, and a count on every extent that `parent`
-    /// holds, so that what the child will inherit stays readable whatever the parent does, even if it ends at once. The
-    /// child's lease is inherited by the child; [`Segment::end_fork`] lets it go in the parent. From then on the slot is reaped
-    /// if there is no child, or when it ends.
+    /// Before a fork: takes a slot for the child, which inherits `bytes` of memory, and a count on every extent that
+    /// `parent` holds, so that what the child will inherit stays readable whatever the parent does, even if it ends
+    /// at once. The child's lease is inherited by the child; [`Segment::end_fork`] lets it go in the parent. From
+    /// then on the slot is reaped if there is no child, or when it ends.
     ///
     /// # Errors
     /// As [`Segment::attach`].
@@ -121,8 +121,8 @@ impl Segment {
         self.add(Counter::Processes, 1);
     }
 
-    /// Gives back a slot of this process: its charges, and its counts on extents. `discard` gives back the file space of an
-    /// extent that nobody holds any more.
+    /// Gives back a slot of this process: its charges, and its counts on extents. `discard` gives back the file space
+    /// of an extent that nobody holds any more.
     pub fn release(&self, slot: SlotId, discard: &dyn Fn(u32)) {
         self.clear(slot, discard);
         self.own_lease_ends();
@@ -164,15 +164,16 @@ impl Segment {
         self.description().is_ok_and(|probe| probe.try_lock(KEEPER))
     }
 
-    /// For a process that is short of memory: as [`Segment::reap_for_the_owner`], if nobody looks after the segment any more.
-    /// Who has little can get along with it for ever without finding that there is none: what the dead have left must not
-    /// wait for that.
+    /// For a process that is short of memory: as [`Segment::reap_for_the_owner`], if nobody looks after the segment
+    /// any more. Who has little can get along with it for ever without finding that there is none: what the dead have
+    /// left must not wait for that.
     pub fn reap_if_orphaned(&self, discard: &dyn Fn(u32)) -> bool {
         self.is_orphaned() && self.reap_for_the_owner(discard)
     }
 
-    /// For a process that finds no memory: as [`Segment::reap`]; and if nobody looks after the segment any more, what was
-    /// found of processes without a slot counts no longer, since nobody will ever see it go. Returns whether that helped.
+    /// For a process that finds no memory: as [`Segment::reap`]; and if nobody looks after the segment any more, what
+    /// was found of processes without a slot counts no longer, since nobody will ever see it go. Returns whether that
+    /// helped.
     pub fn reap_for_the_owner(&self, discard: &dyn Fn(u32)) -> bool {
         let reaped = self.reap(discard);
         let left = self.unmanaged() > 0 && self.is_orphaned();
@@ -182,8 +183,8 @@ impl Segment {
         reaped > 0 || left
     }
 
-    /// Releases the slots of processes that ended or were replaced by `exec` without saying so, and of children that never
-    /// came to be. Returns how many. Any process of the run may call this at any time.
+    /// Releases the slots of processes that ended or were replaced by `exec` without saying so, and of children that
+    /// never came to be. Returns how many. Any process of the run may call this at any time.
     pub fn reap(&self, discard: &dyn Fn(u32)) -> usize {
         self.reap_those(discard, |_| true)
     }

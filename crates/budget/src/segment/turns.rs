@@ -78,8 +78,8 @@ impl Segment {
         turns.counts.load(Ordering::Relaxed)
     }
 
-    /// For a process that has had its turn, of such a count, and ends: the next may begin at once. If turns were counted since,
-    /// it has been seen whether the process is at work.
+    /// For a process that has had its turn, of such a count, and ends: the next may begin at once. If turns were
+    /// counted since, it has been seen whether the process is at work.
     pub fn return_turn(&self, count: u32) {
         let turns = &self.header().turns;
         if turns.counts.load(Ordering::Relaxed) == count {

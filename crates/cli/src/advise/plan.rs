@@ -1,8 +1,8 @@
 //! Settings with what they promise, for `ramfold run`, zram and zswap.
 //!
-//! One formula chooses the compressor: of those there are, the one with which the least time goes into pages that come
-//! back, if all pages are used alike: the share of memory that has to leave, times what a page costs that leaves and comes
-//! back. A denser compressor lets fewer pages leave, a quicker one makes each cheaper.
+//! One formula chooses the compressor: of those there are, the one with which the least time goes into pages that
+//! come back, if all pages are used alike: the share of memory that has to leave, times what a page costs that leaves
+//! and comes back. A denser compressor lets fewer pages leave, a quicker one makes each cheaper.
 
 use super::Aim;
 use super::kernel::{Compressor, Kernel};

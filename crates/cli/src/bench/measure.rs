@@ -2,9 +2,9 @@
 //!
 //! The store and the bare codec take turns in chunks of a megabyte, half the corpus apart: both see the machine at
 //! the same speed, and neither finds in the cache what the other has just read. Both get the same pages in the same
-//! order, none of them same-filled or a duplicate; the bare codec compresses into one run of bytes, and decompresses from
-//! one. Rates are by the thread's processor time, so that other programs do not count. Slow codecs are timed on a part of
-//! the chunks.
+//! order, none of them same-filled or a duplicate; the bare codec compresses into one run of bytes, and decompresses
+//! from one. Rates are by the thread's processor time, so that other programs do not count. Slow codecs are timed on
+//! a part of the chunks.
 
 mod ageing;
 mod bare;
@@ -129,8 +129,8 @@ fn alternate(
     Ok(rates)
 }
 
-/// How many times more two threads replace and load than one, each its own half of the chunks; and the same for the bare
-/// codec, which shows what the machine can give at the time.
+/// How many times more two threads replace and load than one, each its own half of the chunks; and the same for the
+/// bare codec, which shows what the machine can give at the time.
 fn two_threads(
     corpus: &Corpus,
     shelf: &mut Shelf,

@@ -1,11 +1,11 @@
 //! How many newcomers may begin. Where more processes work than there are processors, and memory is short or soon will
 //! be, the others wait: nothing is lost by it, for no processor is idle, and what pages need not come back is won.
 //!
-//! A process is *at work* if it can run or has used a processor just now; one that sleeps, or waits for another, is not. As
-//! many may be at work as there are processors, and two more; so who waits for a newcomer lets it in by waiting. Fewer may
-//! be while much time goes into pages that come back. Beyond that, one more is let in after each pause: processes that stay
-//! for long do not keep others out, and equals that begin together end at about the same time. Those are forgotten again,
-//! slowly, or each newcomer beside them would wait.
+//! A process is *at work* if it can run or has used a processor just now; one that sleeps, or waits for another, is
+//! not. As many may be at work as there are processors, and two more; so who waits for a newcomer lets it in by
+//! waiting. Fewer may be while much time goes into pages that come back. Beyond that, one more is let in after each
+//! pause: processes that stay for long do not keep others out, and equals that begin together end at about the same
+//! time. Those are forgotten again, slowly, or each newcomer beside them would wait.
 
 use super::pace::Pace;
 use ramfold_budget::segment::{Counter, Segment};
@@ -91,7 +91,8 @@ fn activity(pid: u32) -> Option<(bool, u64)> {
     parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// `/proc/PID/stat`: `PID (NAME) STATE ...`, where the name may hold anything; the numbers are those of proc_pid_stat(5).
+/// `/proc/PID/stat`: `PID (NAME) STATE ...`, where the name may hold anything; the numbers are those of
+/// proc_pid_stat(5).
 fn parse(stat: &[u8]) -> Option<(bool, u64)> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(stat.get(name_end + 2..)?).ok()?;
@@ -104,8 +105,9 @@ fn parse(stat: &[u8]) -> Option<(bool, u64)> {
 const SPARE: usize = 2;
 /// Seconds of a processor that it takes to bring a page back, and to evict another one for it.
 const REFAULT: f64 = 25e-6;
-/// If more than this part of all processors goes into that, fewer may be at work; less than there are processors only if it
-/// is more than this; and more again if it has been less than the last for so long, or no more of memory is in use than this.
+/// If more than this part of all processors goes into that, fewer may be at work; less than there are processors only
+/// if it is more than this; and more again if it has been less than the last for so long, or no more of memory is in
+/// use than this.
 const MUCH: f64 = 0.1;
 const VERY_MUCH: f64 = 0.5;
 const LITTLE: f64 = 0.03;

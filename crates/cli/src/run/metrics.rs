@@ -1,7 +1,7 @@
 //! `--metrics`: the numbers of a running tree for Prometheus, over HTTP.
 //!
-//! One thread answers `GET /metrics` ([`http`]); it ends with the run. Without the option there is no thread and no socket. A
-//! socket with a path is removed at the end, and by the next run that wants the path if this one is killed.
+//! One thread answers `GET /metrics` ([`http`]); it ends with the run. Without the option there is no thread and no
+//! socket. A socket with a path is removed at the end, and by the next run that wants the path if this one is killed.
 
 mod http;
 

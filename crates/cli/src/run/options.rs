@@ -76,8 +76,8 @@ pub struct Options {
     #[arg(long, value_name = "ADDR:PORT|unix:PATH", value_parser = Address::parse)]
     pub metrics: Option<Address>,
 
-    /// Record for `ramfold replay` what the program does to its pages, as far as it is seen: touches of pages that were away.
-    /// A smaller limit shows more
+    /// Record for `ramfold replay` what the program does to its pages, as far as it is seen: touches of pages that
+    /// were away. A smaller limit shows more
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 

@@ -1,8 +1,8 @@
 //! Processes of the run that are not managed (too small, static, setuid, in another language's hands): their memory
 //! counts against the limit too, so that the managed ones leave room for it.
 //!
-//! They cannot be asked, so ramfold looks: from the program down all children, by /proc. What is found is late by the time
-//! between two looks, and a process whose parent has ended is found no more.
+//! They cannot be asked, so ramfold looks: from the program down all children, by /proc. What is found is late by the
+//! time between two looks, and a process whose parent has ended is found no more.
 
 use ramfold_budget::segment::{Segment, start_stack};
 use ramfold_survey::process::children;

@@ -1,5 +1,5 @@
-//! Which runs there are: a `ramfold run` holds its segment open under a name that nothing else has, and locked. Its members have
-//! the segment open too, without a lock at their descriptors: those of theirs are at mappings.
+//! Which runs there are: a `ramfold run` holds its segment open under a name that nothing else has, and locked. Its
+//! members have the segment open too, without a lock at their descriptors: those of theirs are at mappings.
 
 use crate::failure::Failure;
 use ramfold_budget::settings::{Settings, VARIABLE};

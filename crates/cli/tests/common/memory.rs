@@ -42,7 +42,8 @@ impl Sampler {
 ///
 /// Resident sizes count a page once for each process that shares it after fork, and what goes from one process to the
 /// next while they are read twice. That is enough while the sum is within `bound`; beyond it what the memory cgroup
-/// counts decides, that is, each page once and all at the same moment; without one, the proportional sizes, read three times.
+/// counts decides, that is, each page once and all at the same moment; without one, the proportional sizes, read
+/// three times.
 pub fn of_tree(root: u32, group: Option<&Cgroup>, bound: u64) -> u64 {
     let mut tree = vec![root];
     let mut next = 0;

@@ -185,8 +185,8 @@ pub fn run_in(
     Finished { status, stderr, directory: directory.to_owned(), peak, elapsed: started.elapsed() }
 }
 
-/// A child in a process group of its own, which ends with its owner: a tree that outlives a failed test holds the pipe open
-/// that the test's output goes to.
+/// A child in a process group of its own, which ends with its owner: a tree that outlives a failed test holds the
+/// pipe open that the test's output goes to.
 #[derive(Debug)]
 pub struct Running {
     pub child: Child,

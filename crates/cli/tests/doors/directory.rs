@@ -1,9 +1,10 @@
-//! A door over a directory, as a file cache is: pages of files are kept while there is memory for them, and read again after that.
-//! What the store refuses is forgotten, and what it drops is no loss.
+//! A door over a directory, as a file cache is: pages of files are kept while there is memory for them, and read
+//! again after that. What the store refuses is forgotten, and what it drops is no loss.
 
 use crate::memory_door;
 use ramfold::{Key, PAGE_SIZE, Page, PoolId, PoolKind, Scratch};
-use ramfold_budget::effort::{Door, Given, until_fits, until_low};
+use ramfold_budget::door::{Door, Given};
+use ramfold_budget::effort::{until_fits, until_low};
 use ramfold_budget::member::Member;
 use ramfold_budget::segment::Counter;
 use std::collections::{HashMap, VecDeque};

@@ -1,7 +1,8 @@
 //! A door over memory, as a RAM disk is: blocks that are kept, in memory or in the store.
 
 use ramfold::{Key, PAGE_SIZE, Page, PoolId, PoolKind, Scratch};
-use ramfold_budget::effort::{Door, Given, until_fits, until_low};
+use ramfold_budget::door::{Door, Given};
+use ramfold_budget::effort::{until_fits, until_low};
 use ramfold_budget::member::Member;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! What the dynamic linker and libc itself call where the program has a malloc of its own ([`crate::loader`]).
 //!
-//! The linker's blocks, those of threads that work for ramfold, and those of streams come from the internal allocator; libc's others are the
-//! program's. Guarantee: a block goes back to who gave it, told by its address.
+//! The linker's blocks, those of threads that work for ramfold, and those of streams come from the internal
+//! allocator; libc's others are the program's. Guarantee: a block goes back to who gave it, told by its address.
 
 use std::ffi::c_void;
 use std::ptr;

@@ -1,9 +1,9 @@
 //! Answers over HTTP that no client can hold up.
 //!
-//! One thread and one poll(2) over a few connections, none of which blocks. Each gets one answer and is closed; who has not
-//! asked and taken it within [`PATIENCE`] is closed too, and where all places are taken, the oldest connection makes way for a
-//! new one. The price: no connection is kept alive. The guarantee: a client that asks at once is answered at once, however
-//! many others say or read nothing, and the thread ends as soon as it is told to.
+//! One thread and one poll(2) over a few connections, none of which blocks. Each gets one answer and is closed; who
+//! has not asked and taken it within [`PATIENCE`] is closed too, and where all places are taken, the oldest
+//! connection makes way for a new one. The price: no connection is kept alive. The guarantee: a client that asks at
+//! once is answered at once, however many others say or read nothing, and the thread ends as soon as it is told to.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Read, Result, Write};
