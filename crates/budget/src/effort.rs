@@ -18,6 +18,8 @@ const PASSES: usize = 16;
 const OTHERS_TURNS: u32 = 5;
 const OTHERS_TURN: Duration = Duration::from_micros(200);
 
+/// How often a door's one thread looks, uncalled.
+const LOOK: Duration = Duration::from_millis(20);
 /// How long who wants a page waits for other members to give memory.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long it waits while its own member gives nothing.
@@ -161,6 +163,18 @@ impl Wait {
             }
         }
         !self.is_stalled(member) || (self.begun.elapsed() < PATIENCE && member.segment().living() > 1)
+    }
+}
+
+/// What the one thread of a door does until that closes: keeps the books, and gives up when it is time.
+pub fn serve(member: &Member, door: &impl Door, mut give: impl FnMut() -> Given) {
+    while !door.is_closing() {
+        member.tick(door);
+        member.publish_oldest(door.oldest());
+        if member.is_pressed(door.resident()) {
+            until_low(member, door, &mut give);
+        }
+        member.event().wait(LOOK);
     }
 }
 

@@ -13,7 +13,7 @@ use common::{Program, Ramfold, Running, memory, need};
 use directory::Directory;
 use memory_door::Memory;
 use ramfold::PAGE_SIZE;
-use run_beside::Budget;
+use run_beside::{Budget, block};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::iter;
@@ -111,8 +111,8 @@ fn doors_and_a_run_share_one_limit() {
     let stop = watch(program, move || held.iter().map(|held| held()).sum());
 
     // The disk is busy: it has most of the memory.
-    for block in 0..60 * PAGES_OF_MIB {
-        disk.write(block, &memory_door::contents(block));
+    for number in 0..60 * PAGES_OF_MIB {
+        disk.write(number, &block(number));
     }
     let busy = disk.resident();
     assert!(busy > LIMIT / 4, "{} MiB", busy / MIB);
@@ -123,14 +123,14 @@ fn doors_and_a_run_share_one_limit() {
     for round in 0..3 {
         for file in 0..3 {
             for page in 0..4 * PAGES_OF_MIB {
-                let expected = memory_door::contents(file << 32 | page);
+                let expected = block(file << 32 | page);
                 assert!(cache.read(file, page) == expected, "file {file}, page {page}, round {round}");
             }
         }
     }
     wait_until("memory comes back to who works", || {
-        for block in 0..60 * PAGES_OF_MIB {
-            assert!(disk.read(block) == memory_door::contents(block), "block {block}");
+        for number in 0..60 * PAGES_OF_MIB {
+            assert!(disk.read(number) == block(number), "block {number}");
         }
         disk.resident() > busy / 4
     });

@@ -1,10 +1,10 @@
 //! A door over a directory, as a file cache is: pages of files are kept while there is memory for them, and read
 //! again after that. What the store refuses is forgotten, and what it drops is no loss.
 
-use crate::memory_door;
+use crate::run_beside::block;
 use ramfold::{Key, PAGE_SIZE, Page, PoolId, PoolKind, Scratch};
 use ramfold_budget::door::{Door, Given};
-use ramfold_budget::effort::{until_fits, until_low};
+use ramfold_budget::effort::{serve, until_fits};
 use ramfold_budget::member::Member;
 use ramfold_budget::segment::Counter;
 use std::collections::{HashMap, VecDeque};
@@ -14,14 +14,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Pages in one turn.
 const BATCH: usize = 16;
 
 /// What a file of so many bytes holds.
 pub fn contents(file: u64, len: u64) -> Vec<u8> {
-    (0..len / PAGE_SIZE as u64).flat_map(|page| *memory_door::contents(file << 32 | page)).collect()
+    (0..len / PAGE_SIZE as u64).flat_map(|page| *block(file << 32 | page)).collect()
 }
 
 type At = (u64, u64);
@@ -80,17 +79,6 @@ impl Shared {
         given
     }
 
-    fn work(&self) {
-        while !self.is_closing() {
-            self.member.tick(self);
-            self.member.publish_oldest(self.oldest());
-            if self.member.is_pressed(self.resident()) {
-                until_low(&self.member, self, || self.give());
-            }
-            self.member.event().wait(Duration::from_millis(20));
-        }
-    }
-
     fn read(&self, at: At) -> Box<Page> {
         // What finds no room is read all the same, and not kept.
         let fits = until_fits(&self.member, self, || self.give());
@@ -126,7 +114,7 @@ impl Directory {
         let (count, closing) = (AtomicU64::new(0), AtomicBool::new(false));
         let shared = Arc::new(Shared { member, pool, files, pages: Mutex::new(pages), count, closing });
         let worker = Arc::clone(&shared);
-        Self(shared, Some(std::thread::spawn(move || worker.work())))
+        Self(shared, Some(std::thread::spawn(move || serve(&worker.member, &*worker, || worker.give()))))
     }
 
     pub fn read(&self, file: u64, page: u64) -> Box<Page> {

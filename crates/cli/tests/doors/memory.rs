@@ -2,29 +2,15 @@
 
 use ramfold::{Key, PAGE_SIZE, Page, PoolId, PoolKind, Scratch};
 use ramfold_budget::door::{Door, Given};
-use ramfold_budget::effort::{until_fits, until_low};
+use ramfold_budget::effort::{serve, until_fits};
 use ramfold_budget::member::Member;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Blocks in one turn.
 const BATCH: usize = 16;
-
-/// A block that compresses to about two fifths.
-pub fn contents(block: u64) -> Box<Page> {
-    let mut page = Box::new([0; PAGE_SIZE]);
-    let mut random = block.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for word in page[..1600].as_chunks_mut::<8>().0 {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        *word = random.to_le_bytes();
-    }
-    page
-}
 
 struct Blocks {
     resident: HashMap<u64, Box<Page>>,
@@ -100,17 +86,6 @@ impl Shared {
         drop(blocks);
         self.member.enter(self.resident());
     }
-
-    fn work(&self) {
-        while !self.is_closing() {
-            self.member.tick(self);
-            self.member.publish_oldest(self.oldest());
-            if self.member.is_pressed(self.resident()) {
-                until_low(&self.member, self, || self.give());
-            }
-            self.member.event().wait(Duration::from_millis(20));
-        }
-    }
 }
 
 pub struct Memory(Arc<Shared>, Option<JoinHandle<()>>);
@@ -123,7 +98,7 @@ impl Memory {
         let (count, closing) = (AtomicUsize::new(0), AtomicBool::new(false));
         let shared = Arc::new(Shared { member, pool, blocks: Mutex::new(blocks), count, closing });
         let worker = Arc::clone(&shared);
-        Self(shared, Some(std::thread::spawn(move || worker.work())))
+        Self(shared, Some(std::thread::spawn(move || serve(&worker.member, &*worker, || worker.give()))))
     }
 
     pub fn write(&self, block: u64, page: &Page) {
