@@ -37,7 +37,7 @@ pub struct Member {
 
 /// See [`Member::burden`]; in bytes.
 #[derive(Debug, Clone, Copy)]
-pub struct Burden {
+pub(crate) struct Burden {
     bytes: u64,
     divided: u64,
 }
@@ -198,15 +198,13 @@ impl Member {
 
     /// What this member burdens the budget with: what it holds, and what it has made more of. To give up what nobody
     /// else has makes it less.
-    #[must_use]
-    pub fn burden(&self, resident: u64) -> Burden {
+    pub(crate) fn burden(&self, resident: u64) -> Burden {
         let divided = self.usage.divided();
         Burden { bytes: self.held(resident) + divided, divided }
     }
 
     /// Whether what was given up since is still somebody else's: it has freed nothing, and the pool has grown.
-    #[must_use]
-    pub fn was_in_vain(&self, before: Burden, resident: u64) -> bool {
+    pub(crate) fn was_in_vain(&self, before: Burden, resident: u64) -> bool {
         let now = self.burden(resident);
         now.divided > before.divided && now.bytes >= before.bytes
     }
@@ -241,7 +239,7 @@ impl Member {
     }
 
     /// Writes back until the store accepts pages again. False if that is not to be had.
-    pub fn shrink(&self) -> bool {
+    pub(crate) fn shrink(&self) -> bool {
         let before = self.store.pool_bytes();
         self.store.shrink();
         self.store.pool_bytes() < before || !self.store.needs_shrink()
@@ -249,7 +247,7 @@ impl Member {
 
     /// Writes back a part of the pool, though it is within its bound: there is nothing else to give. False if that is
     /// not to be had.
-    pub fn squeeze(&self) -> bool {
+    pub(crate) fn squeeze(&self) -> bool {
         let before = self.store.pool_bytes();
         self.store.set_max_pool_bytes(before - before / 8);
         self.store.shrink();
@@ -300,18 +298,17 @@ impl Member {
     }
 
     /// Bytes that others have asked this one to give up.
-    #[must_use]
-    pub fn asked(&self) -> u64 {
+    pub(crate) fn asked(&self) -> u64 {
         self.segment().asked(self.slot())
     }
 
     /// So many pages were given up, or None if no more can be.
-    pub fn answer(&self, pages: Option<usize>) {
+    pub(crate) fn answer(&self, pages: Option<usize>) {
         self.segment().answer(self.slot(), pages.map(|pages| (pages * PAGE_SIZE) as u64));
     }
 
     /// Asks a member with older pages, if there is one, to make room. False if there is none.
-    pub fn ask_older(&self, resident: u64) -> bool {
+    pub(crate) fn ask_older(&self, resident: u64) -> bool {
         /// A sixteenth of what the limit holds.
         const MARGIN: u64 = 16;
         /// Bytes: enough for a while.

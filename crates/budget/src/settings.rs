@@ -76,6 +76,16 @@ impl Settings {
         }
     }
 
+    /// What a process found in its environment when it began; `None` where nothing is to be read, or it is in no run.
+    #[must_use]
+    pub fn of_process(pid: u32) -> Option<Self> {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let variables =
+            environment.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
+        let mut texts = variables.filter_map(|variable| variable.strip_prefix(VARIABLE)?.strip_prefix('='));
+        Self::parse(texts.next()?).ok()
+    }
+
     /// Reads the text of the variable.
     ///
     /// # Errors

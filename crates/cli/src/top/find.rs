@@ -2,7 +2,7 @@
 //! members have the segment open too, without a lock at their descriptors: those of theirs are at mappings.
 
 use crate::failure::Failure;
-use ramfold_budget::settings::{Settings, VARIABLE};
+use ramfold_budget::settings::Settings;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
@@ -91,10 +91,7 @@ fn named(pid: u32) -> Option<Run> {
 
 /// The run whose settings the process has in its environment.
 fn run_above(pid: u32) -> Option<u32> {
-    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
-    let variables = environment.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
-    let text = variables.filter_map(|variable| variable.strip_prefix(VARIABLE)?.strip_prefix('=')).next()?;
-    let segment = Settings::parse(text).ok()?.segment?;
+    let segment = Settings::of_process(pid)?.segment?;
     segment.strip_prefix("/proc/")?.split('/').next()?.parse().ok()
 }
 

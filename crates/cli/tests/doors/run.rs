@@ -5,6 +5,7 @@ use ramfold_budget::Host;
 use ramfold_budget::extents::open_tier;
 use ramfold_budget::member::Member;
 use ramfold_budget::segment::Segment;
+use ramfold_budget::settings::Settings;
 use ramfold_budget::usage::{Account, Usage};
 use std::fs::{self, File, OpenOptions};
 use std::sync::Arc;
@@ -52,14 +53,8 @@ impl Budget {
 
     fn named(run: u32) -> Option<Self> {
         let child = fs::read_to_string(format!("/proc/{run}/task/{run}/children")).ok()?;
-        let environment = fs::read(format!("/proc/{}/environ", child.split(' ').next()?)).ok()?;
-        let text = String::from_utf8_lossy(&environment).into_owned();
-        let settings = text.split('\0').find_map(|word| word.strip_prefix("RAMFOLD_RUN="))?;
-        let setting = |name: &str| settings.split(';').find_map(|word| word.strip_prefix(name));
-        Some(Self {
-            segment: setting("shm=")?.to_owned(),
-            swap: setting(";swap=").or(setting("swap="))?.to_owned(),
-        })
+        let settings = Settings::of_process(child.split(' ').next()?.parse().ok()?)?;
+        Some(Self { segment: settings.segment?, swap: settings.swap? })
     }
 
     /// A new member.
