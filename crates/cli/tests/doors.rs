@@ -6,6 +6,8 @@ mod common;
 mod directory;
 #[path = "doors/memory.rs"]
 mod memory_door;
+#[path = "doors/open.rs"]
+mod open;
 #[path = "doors/run.rs"]
 mod run_beside;
 

@@ -1,19 +1,19 @@
 //! A door over a directory, as a file cache is: pages of files are kept while there is memory for them, and read
 //! again after that. What the store refuses is forgotten, and what it drops is no loss.
 
+use crate::open::{Beside, Open};
 use crate::run_beside::block;
 use ramfold::{Key, PAGE_SIZE, Page, PoolId, PoolKind, Scratch};
 use ramfold_budget::door::{Door, Given};
-use ramfold_budget::effort::{serve, until_fits};
+use ramfold_budget::effort::until_fits;
 use ramfold_budget::member::Member;
 use ramfold_budget::segment::Counter;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
 /// Pages in one turn.
 const BATCH: usize = 16;
@@ -58,9 +58,9 @@ impl Door for Shared {
     }
 }
 
-impl Shared {
-    fn key(&self, (object, index): At) -> Key {
-        Key { pool: self.pool, object, index }
+impl Beside for Shared {
+    fn member(&self) -> &Member {
+        &self.member
     }
 
     fn give(&self) -> Given {
@@ -77,6 +77,16 @@ impl Shared {
         given.looked_at = given.pages;
         self.member.count(Counter::EvictedPages, given.pages as u64);
         given
+    }
+
+    fn closing(&self) -> &AtomicBool {
+        &self.closing
+    }
+}
+
+impl Shared {
+    fn key(&self, (object, index): At) -> Key {
+        Key { pool: self.pool, object, index }
     }
 
     fn read(&self, at: At) -> Box<Page> {
@@ -102,7 +112,7 @@ impl Shared {
     }
 }
 
-pub struct Directory(Arc<Shared>, Option<JoinHandle<()>>);
+pub struct Directory(Open<Shared>);
 
 impl Directory {
     /// Over a directory whose files are numbers.
@@ -112,26 +122,14 @@ impl Directory {
         let pages =
             Pages { resident: HashMap::new(), queue: VecDeque::new(), scratch: member.store().scratch() };
         let (count, closing) = (AtomicU64::new(0), AtomicBool::new(false));
-        let shared = Arc::new(Shared { member, pool, files, pages: Mutex::new(pages), count, closing });
-        let worker = Arc::clone(&shared);
-        Self(shared, Some(std::thread::spawn(move || serve(&worker.member, &*worker, || worker.give()))))
+        Self(Open::new(Shared { member, pool, files, pages: Mutex::new(pages), count, closing }))
     }
 
     pub fn read(&self, file: u64, page: u64) -> Box<Page> {
-        self.0.read((file, page))
+        self.0.0.read((file, page))
     }
 
-    /// What the door holds, asked from anywhere.
     pub fn held(&self) -> Box<dyn Fn() -> u64 + Send> {
-        let shared = Arc::clone(&self.0);
-        Box::new(move || shared.member.held(shared.resident()))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        self.0.closing.store(true, Ordering::Relaxed);
-        self.0.member.event().call();
-        self.1.take().map(JoinHandle::join);
+        self.0.held()
     }
 }

@@ -1,13 +1,13 @@
 //! A door over memory, as a RAM disk is: blocks that are kept, in memory or in the store.
 
+use crate::open::{Beside, Open};
 use ramfold::{Key, PAGE_SIZE, Page, PoolId, PoolKind, Scratch};
 use ramfold_budget::door::{Door, Given};
-use ramfold_budget::effort::{serve, until_fits};
+use ramfold_budget::effort::until_fits;
 use ramfold_budget::member::Member;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::JoinHandle;
+use std::sync::{Mutex, MutexGuard};
 
 /// Blocks in one turn.
 const BATCH: usize = 16;
@@ -45,13 +45,9 @@ impl Door for Shared {
     }
 }
 
-impl Shared {
-    fn blocks(&self) -> MutexGuard<'_, Blocks> {
-        self.blocks.lock().unwrap()
-    }
-
-    fn key(&self, block: u64) -> Key {
-        Key { pool: self.pool, object: 0, index: block }
+impl Beside for Shared {
+    fn member(&self) -> &Member {
+        &self.member
     }
 
     fn give(&self) -> Given {
@@ -74,6 +70,20 @@ impl Shared {
         given
     }
 
+    fn closing(&self) -> &AtomicBool {
+        &self.closing
+    }
+}
+
+impl Shared {
+    fn blocks(&self) -> MutexGuard<'_, Blocks> {
+        self.blocks.lock().unwrap()
+    }
+
+    fn key(&self, block: u64) -> Key {
+        Key { pool: self.pool, object: 0, index: block }
+    }
+
     fn put(&self, block: u64, page: Box<Page>) {
         assert!(until_fits(&self.member, self, || self.give()), "{}", self.member.out_of_memory());
         let time = self.member.segment().clock();
@@ -88,7 +98,7 @@ impl Shared {
     }
 }
 
-pub struct Memory(Arc<Shared>, Option<JoinHandle<()>>);
+pub struct Memory(Open<Shared>);
 
 impl Memory {
     pub fn open(member: Member) -> Self {
@@ -96,42 +106,30 @@ impl Memory {
         let blocks =
             Blocks { resident: HashMap::new(), queue: VecDeque::new(), scratch: member.store().scratch() };
         let (count, closing) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let shared = Arc::new(Shared { member, pool, blocks: Mutex::new(blocks), count, closing });
-        let worker = Arc::clone(&shared);
-        Self(shared, Some(std::thread::spawn(move || serve(&worker.member, &*worker, || worker.give()))))
+        Self(Open::new(Shared { member, pool, blocks: Mutex::new(blocks), count, closing }))
     }
 
     pub fn write(&self, block: u64, page: &Page) {
-        self.0.put(block, Box::new(*page));
+        self.0.0.put(block, Box::new(*page));
     }
 
     pub fn read(&self, block: u64) -> Box<Page> {
-        let mut blocks = self.0.blocks();
+        let mut blocks = self.0.0.blocks();
         if let Some(page) = blocks.resident.get(&block) {
             return page.clone();
         }
         let mut page = Box::new([0; PAGE_SIZE]);
-        self.0.member.store().load(self.0.key(block), &mut page, &mut blocks.scratch).unwrap();
+        self.0.0.member.store().load(self.0.0.key(block), &mut page, &mut blocks.scratch).unwrap();
         drop(blocks);
-        self.0.put(block, page.clone());
+        self.0.0.put(block, page.clone());
         page
     }
 
     pub fn resident(&self) -> u64 {
-        self.0.resident()
+        self.0.0.resident()
     }
 
-    /// What the door holds, asked from anywhere.
     pub fn held(&self) -> Box<dyn Fn() -> u64 + Send> {
-        let shared = Arc::clone(&self.0);
-        Box::new(move || shared.member.held(shared.resident()))
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        self.0.closing.store(true, Ordering::Relaxed);
-        self.0.member.event().call();
-        self.1.take().map(JoinHandle::join);
+        self.0.held()
     }
 }
