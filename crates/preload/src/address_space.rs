@@ -11,7 +11,7 @@ use std::ffi::c_ulong;
 use ramfold_pager::{MapError, Pager};
 use rustix::fs::{Mode, OFlags};
 
-use crate::init;
+use crate::management;
 use crate::sys::{self, PAGE};
 
 unsafe extern "C" {
@@ -32,7 +32,7 @@ fn mapped() -> Option<usize> {
 /// [`MapError::NoMemory`] if `len` bytes more would be more than the program may map. Where the kernel does not say
 /// how much is mapped, they may be.
 pub fn admit(len: usize) -> Result<(), MapError> {
-    if most() == usize::MAX { Ok(()) } else { init::with_pager(move |pager| admit_to(pager, len)) }
+    if most() == usize::MAX { Ok(()) } else { management::with_pager(move |pager| admit_to(pager, len)) }
 }
 
 /// The same for who works on the pager.

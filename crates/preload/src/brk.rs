@@ -6,8 +6,8 @@ use std::ptr;
 use ramfold_pager::{MapError, Pager, Prot};
 
 use crate::address_space;
-use crate::init;
 use crate::lock::Lock;
+use crate::management;
 use crate::sys::{self, FAILED, PAGE};
 
 /// Address space for the break to grow in.
@@ -42,7 +42,7 @@ impl Break {
 
 /// Moves the break to what `choose` makes of the current one; the old break.
 fn move_break(choose: impl FnOnce(usize) -> Option<usize> + 'static) -> Result<usize, MapError> {
-    init::with_pager(|pager| {
+    management::with_pager(|pager| {
         let mut area = BREAK.lock();
         if area.base == 0 {
             area.base = pager.map(AREA, Prot(libc::PROT_NONE), PAGE)?;

@@ -16,10 +16,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{sigaction as Action, siginfo_t};
-use ramfold_pager::Pager;
 use rustix::process::{Resource, getrlimit};
 
-use crate::{init, real, sys};
+use crate::{pager, real, sys};
 
 type Handler = *mut c_void;
 
@@ -128,8 +127,8 @@ fn uncovered<R>(number: c_int, call: impl FnOnce() -> R) -> R {
 /// Runs where the signal came, with all others blocked.
 extern "C" fn handler(number: c_int, info: *mut siginfo_t, _: *mut c_void) {
     let errno = sys::errno();
-    if !init::is_guest() && leaves_core() {
-        init::with_pager(Pager::prepare_dump);
+    if !pager::is_guest() && leaves_core() {
+        pager::internally(|| pager::pager().prepare_dump());
     }
     uncover(number);
     // It is blocked until this handler returns.

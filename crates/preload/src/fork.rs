@@ -9,7 +9,7 @@ use std::mem;
 
 use crate::sys::PAGE;
 use crate::tls::{self, Masked};
-use crate::{brk, gate, guests, host, init, internal, large, libc_data, stack, threads};
+use crate::{brk, ending, gate, guests, internal, large, libc_data, management, pager, stack, threads};
 
 /// A handler for fork: the first library registered it before anybody else had one.
 #[unsafe(export_name = "ramfold_before_fork")]
@@ -19,7 +19,7 @@ extern "C" fn before() {
 
 /// `also` are addresses whose pages are touched before the fork is over.
 fn before_copy(also: &[usize]) {
-    let pager = init::pager();
+    let pager = pager::pager();
     // Until the end: a signal handler may touch memory, and nobody would bring it back.
     mem::forget(Masked::enter());
     pager.before_fork();
@@ -46,22 +46,22 @@ fn own_frames() -> impl Iterator<Item = usize> {
 extern "C" fn in_parent() {
     // Whatever follows may allocate.
     internal::after_fork();
-    let pager = init::pager();
+    let pager = pager::pager();
     stack::run(|| pager.after_fork_parent());
     brk::after_fork();
     large::after_fork();
     gate::open();
     tls::unmask();
-    init::settle();
+    management::settle();
 }
 
 #[unsafe(export_name = "ramfold_after_fork_child")]
 extern "C" fn in_child() {
     internal::after_fork();
-    let pager = init::pager();
-    init::internally(|| {
+    let pager = pager::pager();
+    pager::internally(|| {
         if let Err(error) = pager.after_fork_child() {
-            host::refuse(&error.to_string());
+            ending::refuse(&error.to_string());
         }
     });
     brk::after_fork();
@@ -70,7 +70,7 @@ extern "C" fn in_child() {
     threads::only_this_one();
     guests::only_this_one();
     tls::unmask();
-    init::settle();
+    management::settle();
 }
 
 crate::real::function!(fn _Fork() -> libc::pid_t);

@@ -12,41 +12,23 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use ramfold_pager::Host;
-use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::process::{Pid, WaitOptions};
 
-use crate::init::{internally, pager};
-use crate::{descriptors, gate, host, init, lock, stack, sys};
+use crate::ending::refuse;
+use crate::pager::{internally, pager};
+use crate::users::{self, EXPECTED, FREE, USERS, claim, own_pid};
+use crate::{descriptors, gate, host, lock, management, stack, sys};
 
-/// Users of the memory that there can be.
-const MOST: usize = 64;
-/// `pid` of a place that is free, and of one whose guest is about to be made.
-const FREE: i32 = 0;
-const EXPECTED: i32 = -1;
 /// Between two looks at the users; and how many a guest has to enter itself, when nobody else is left.
 const LOOK: Duration = Duration::from_millis(50);
 const LOOKS: u32 = 40;
 /// Bytes of the stack on which the keeper begins.
 const STACK: usize = 256 << 10;
 
-/// A user of the memory; the layout is that of clone.c.
-#[repr(C)]
-struct User {
-    pid: AtomicI32,
-    function: AtomicPtr<c_void>,
-    argument: AtomicPtr<c_void>,
-}
-
-static USERS: [User; MOST] = [const {
-    User {
-        pid: AtomicI32::new(FREE),
-        function: AtomicPtr::new(ptr::null_mut()),
-        argument: AtomicPtr::new(ptr::null_mut()),
-    }
-}; MOST];
 /// There is a keeper; under [`gate::hold_forks`].
 static KEPT: AtomicBool = AtomicBool::new(false);
 /// The keeper serves.
@@ -62,7 +44,7 @@ unsafe extern "C" {
 extern "C" fn ramfold_expect_guest(function: *mut c_void, argument: *mut c_void) -> *mut c_void {
     if !pager().is_managed() {
         pager().demand();
-        init::settle();
+        management::settle();
     }
     if !pager().is_managed() || !internally(is_kept) {
         return ptr::null_mut();
@@ -71,12 +53,6 @@ extern "C" fn ramfold_expect_guest(function: *mut c_void, argument: *mut c_void)
     place.function.store(function, Ordering::Relaxed);
     place.argument.store(argument, Ordering::Relaxed);
     ptr::from_ref(place).cast_mut().cast()
-}
-
-fn claim(pid: i32) -> Option<&'static User> {
-    let claimed =
-        |user: &&User| user.pid.compare_exchange(FREE, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    USERS.iter().find(claimed)
 }
 
 /// Sees to it that there is a keeper; false if the system refuses one.
@@ -102,7 +78,7 @@ fn begin() -> bool {
     let Some(keeper) = Pid::from_raw(keeper.max(0)) else {
         only_this_one();
         if let Err(error) = pager().start_threads() {
-            host::refuse(&error.to_string());
+            refuse(&error.to_string());
         }
         return false;
     };
@@ -111,7 +87,7 @@ fn begin() -> bool {
             rustix::thread::futex::wait(&SERVES, rustix::thread::futex::Flags::PRIVATE, 0, Some(&PATIENCE));
         let how = WaitOptions::NOHANG | WaitOptions::from_bits_retain(libc::__WALL.cast_unsigned());
         if rustix::process::waitpid(Some(keeper), how).is_ok_and(|ended| ended.is_some()) {
-            host::refuse("the process that keeps shared memory has ended");
+            refuse("the process that keeps shared memory has ended");
         }
     }
     true
@@ -122,10 +98,10 @@ fn begin() -> bool {
 extern "C" fn keep(_: *mut c_void) -> c_int {
     descriptors::close_range(0, u32::MAX, 0);
     if let Err(error) = pager().start_threads() {
-        host::refuse(&error.to_string());
+        refuse(&error.to_string());
     }
     if host::Program.spawn("ramfold-guests", Box::new(watch)).is_err() {
-        host::refuse("the process that keeps shared memory cannot start a thread");
+        refuse("the process that keeps shared memory cannot start a thread");
     }
     SERVES.store(1, Ordering::Release);
     lock::wake(&SERVES, lock::ALL);
@@ -174,21 +150,6 @@ fn shares_memory(pid: i32) -> bool {
 
 /// In the child of a fork, whose memory is its own.
 pub fn only_this_one() {
-    USERS.iter().for_each(|user| user.pid.store(FREE, Ordering::Relaxed));
+    users::forget();
     KEPT.store(false, Ordering::Relaxed);
-}
-
-/// Kills the other users of the memory: it cannot be trusted or held any more.
-pub fn kill_all() {
-    for pid in
-        USERS.iter().map(|user| user.pid.load(Ordering::Relaxed)).filter(|pid| *pid > 0 && *pid != own_pid())
-    {
-        if let Some(pid) = Pid::from_raw(pid) {
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
-        }
-    }
-}
-
-fn own_pid() -> i32 {
-    rustix::process::getpid().as_raw_nonzero().get()
 }

@@ -15,8 +15,9 @@ use std::ptr;
 use libmimalloc_sys as mi;
 
 use crate::gate::{self, Pass};
-use crate::init;
 use crate::large;
+use crate::management;
+use crate::pager;
 use crate::sys::{self, PAGE};
 use crate::{internal, loader, real, streams, tls};
 use redirected::{loaders_calloc, loaders_malloc};
@@ -95,7 +96,7 @@ fn home(p: *const c_void) -> Home {
         return Home::Internal;
     }
     // SAFETY: any pointer may be asked about.
-    if !init::range().contains(&p.addr()) || !unsafe { mi_is_in_heap_region(p) } {
+    if !pager::range().contains(&p.addr()) || !unsafe { mi_is_in_heap_region(p) } {
         return if large::owns(p) { Home::Large } else { Home::Libc };
     }
     Home::Heap
@@ -105,7 +106,7 @@ fn home(p: *const c_void) -> Home {
 /// which begin with a page.
 #[inline]
 fn is_plainly_heap(p: *const c_void) -> bool {
-    init::range().contains(&p.addr()) && !p.addr().is_multiple_of(PAGE)
+    pager::range().contains(&p.addr()) && !p.addr().is_multiple_of(PAGE)
 }
 
 /// Where a new block has to come from.
@@ -122,8 +123,8 @@ fn source(size: usize, align: usize) -> Source {
     if unsafe { thread.as_ref().internal } != 0 {
         return Source::Internal;
     }
-    init::settle();
-    if init::exhausted() && !collected(thread) {
+    management::settle();
+    if pager::exhausted() && !collected(thread) {
         return Source::Exhausted;
     }
     if size >= LARGE || align > LARGE_ALIGN {
@@ -138,7 +139,7 @@ fn collected(thread: ptr::NonNull<tls::Thread>) -> bool {
     let _pass = gate::enter(thread);
     // SAFETY: takes no pointers.
     unsafe { mi::mi_collect(true) };
-    !init::exhausted()
+    !pager::exhausted()
 }
 
 /// A block of its own; where there is no more, after giving back what the program has freed.
@@ -162,7 +163,7 @@ fn straight(size: usize) -> Option<Pass> {
     let thread = tls::thread();
     // SAFETY: the block is this thread's own.
     let marked = unsafe { thread.as_ref().internal | thread.as_ref().stream_blocks } != 0;
-    (init::is_calm() && !marked && size < LARGE && !init::exhausted()).then(|| gate::enter(thread))
+    (management::is_calm() && !marked && size < LARGE && !pager::exhausted()).then(|| gate::enter(thread))
 }
 
 fn allocate(size: usize) -> *mut c_void {

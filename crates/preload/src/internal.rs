@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use dlmalloc::{Allocator, Dlmalloc};
 
 use crate::lock::Lock;
-use crate::{host, stack, sys};
+use crate::{ending, stack, sys};
 
 /// Address space for C and small Rust allocations.
 const RANGE: usize = 64 << 30;
@@ -179,7 +179,7 @@ pub struct Global;
 /// Of a block that may be null: then whoever cannot do without it says so.
 fn told(block: *mut u8) -> *mut u8 {
     if block.is_null() {
-        host::have_stderr();
+        ending::have_stderr();
     }
     block
 }

@@ -11,8 +11,9 @@ use std::ptr;
 use ramfold_pager::{MapError, Pager, Prot};
 
 use crate::address_space;
-use crate::init;
 use crate::lock::Lock;
+use crate::management;
+use crate::pager;
 use crate::sys::{self, PAGE};
 
 const RW: Prot = Prot(libc::PROT_READ | libc::PROT_WRITE);
@@ -35,7 +36,7 @@ struct Block {
 static BLOCKS: Lock<BTreeMap<usize, Block>> = Lock::new(BTreeMap::new());
 
 fn get(p: *const c_void) -> Option<Block> {
-    if !p.addr().is_multiple_of(PAGE) || !init::range().contains(&p.addr()) {
+    if !p.addr().is_multiple_of(PAGE) || !pager::range().contains(&p.addr()) {
         return None;
     }
     BLOCKS.lock().get(&p.addr()).copied()
@@ -62,7 +63,7 @@ pub fn totals() -> (usize, usize) {
 /// Zeroed memory; null when there is none left.
 pub fn alloc(size: usize, align: usize) -> *mut c_void {
     let Some(len) = sys::pages(size.max(1)) else { return ptr::null_mut() };
-    let mapped = init::with_pager(move |pager| {
+    let mapped = management::with_pager(move |pager| {
         address_space::admit_to(pager, len).ok()?;
         let addr = pager.map(len, RW, align.max(ALIGN)).ok()?;
         set(addr, Block { len, open: len, reserved: len });
@@ -73,7 +74,7 @@ pub fn alloc(size: usize, align: usize) -> *mut c_void {
 
 pub fn free(p: *mut c_void) {
     let addr = p.addr();
-    init::with_pager(move |pager| {
+    management::with_pager(move |pager| {
         let block = BLOCKS.lock().remove(&addr)?;
         pager.unmap(addr, block.reserved).ok()
     });
@@ -82,7 +83,7 @@ pub fn free(p: *mut c_void) {
 /// The block with its new size, perhaps elsewhere; null, and the old block untouched, when that cannot be had.
 pub fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
     let (addr, Some(len)) = (p.addr(), sys::pages(size)) else { return ptr::null_mut() };
-    let moved = init::with_pager(move |pager| {
+    let moved = management::with_pager(move |pager| {
         // Out of the table first: once the pages have moved, another thread may get the old address.
         let block = BLOCKS.lock().remove(&addr)?;
         let moved = if len <= block.len {

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::sys::PAGE;
-use crate::{init, loader};
+use crate::{loader, pager};
 
 /// No such state is longer; it may lie across two pages.
 const LONGEST: usize = 1 << 10;
@@ -52,7 +52,7 @@ unsafe extern "C" fn look_at(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_
 /// Addresses in the managed pages that libc's static data points to.
 pub fn pages() -> Vec<usize> {
     let words = START.load(Ordering::Relaxed).next_multiple_of(8)..END.load(Ordering::Relaxed) / 8 * 8;
-    let managed: Range<usize> = init::range();
+    let managed: Range<usize> = pager::range();
     let mut pages = Vec::new();
     for word in words.step_by(8) {
         // SAFETY: mapped and aligned; other threads may write it, so it is read as one word and not trusted.

@@ -15,7 +15,6 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::heap::redirected;
 use crate::sys::{self, PAGE};
 
 static START: AtomicUsize = AtomicUsize::new(0);
@@ -82,14 +81,12 @@ unsafe extern "C" {
     fn ramfold_give_libc(name: *const c_char, function: *const c_void) -> c_int;
 }
 
-/// Sees to it that the dynamic linker allocates from this library; while there is one thread.
-pub fn redirect() -> Result<(), NotFound> {
-    let functions = [
-        (c"malloc", redirected::loaders_malloc as *const () as usize),
-        (c"calloc", redirected::loaders_calloc as *const () as usize),
-        (c"realloc", redirected::loaders_realloc as *const () as usize),
-        (c"free", redirected::loaders_free as *const () as usize),
-    ];
+/// A function of this library, and the name of the one that it replaces.
+pub type Function = (&'static CStr, usize);
+
+/// Sees to it that the dynamic linker allocates from these functions of this library, and libc from those, where the
+/// program has its own; while there is one thread.
+pub fn redirect(for_linker: [Function; 4], for_libc: [Function; 3]) -> Result<(), NotFound> {
     // Not RTLD_DEFAULT: this library is linked to find its own functions first.
     // SAFETY: a null name is the program's; it is there already.
     let program = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_LAZY) };
@@ -99,7 +96,7 @@ pub fn redirect() -> Result<(), NotFound> {
     // SAFETY: a word that was written before this library was loaded.
     let passed_on = unsafe { ramfold_next_malloc } != 0;
     let has_own = |name| object(find(name).addr()) != first_library;
-    for (name, ours) in functions {
+    for (name, ours) in for_linker {
         if (passed_on || has_own(name)) && replace(find(name).addr(), ours) == 0 {
             return Err(NotFound);
         }
@@ -115,21 +112,16 @@ pub fn redirect() -> Result<(), NotFound> {
         };
         let _ = THEIRS.set(theirs);
     }
-    if has_own(c"free") { filter_libc() } else { Ok(()) }
+    if has_own(c"free") { filter_libc(for_libc) } else { Ok(()) }
 }
 
 /// libc frees what the linker has allocated: the thread-local storage of libraries, when a thread takes over the
 /// stack of one that has ended. It calls the free of the program for that, which would not know the block. And it
 /// asks for the blocks of streams.
-fn filter_libc() -> Result<(), NotFound> {
-    let functions = [
-        (c"malloc", (redirected::libcs_malloc as *const ()).cast()),
-        (c"realloc", (redirected::libcs_realloc as *const ()).cast()),
-        (c"free", (redirected::loaders_free as *const ()).cast()),
-    ];
+fn filter_libc(functions: [Function; 3]) -> Result<(), NotFound> {
     for (name, ours) in functions {
         // SAFETY: a function of that name's type; the name ends with a zero byte.
-        if unsafe { ramfold_give_libc(name.as_ptr(), ours) } == 0 {
+        if unsafe { ramfold_give_libc(name.as_ptr(), std::ptr::with_exposed_provenance(ours)) } == 0 {
             return Err(NotFound);
         }
     }

@@ -13,7 +13,8 @@ use ramfold_pager::{MapError, Move, Pager, Prot};
 
 use crate::address_space;
 use crate::heap;
-use crate::init;
+use crate::management;
+use crate::pager;
 use crate::request::{Pages, Request, is_managing};
 use crate::sys::{self, FAILED, PAGE};
 
@@ -38,13 +39,13 @@ fn status(done: Result<(), MapError>) -> c_int {
 /// `len` in whole pages when the range touches managed memory, and this thread does not work for ramfold.
 fn managed(addr: usize, len: usize) -> Option<usize> {
     let len = sys::pages(len)?;
-    let range = init::range();
+    let range = pager::range();
     (addr < range.end && addr.checked_add(len)? > range.start && is_managing()).then_some(len)
 }
 
 /// Works on the pager, which is there.
 fn with_pager<T: 'static>(f: impl FnOnce(&Pager) -> Result<T, MapError> + 'static) -> Result<T, MapError> {
-    init::with_pager(f)
+    management::with_pager(f)
 }
 
 /// A range cut at the bounds of managed memory.
@@ -75,7 +76,7 @@ fn on_parts(
     if !aligned || len == 0 {
         return if aligned && number != libc::SYS_munmap { 0 } else { sys::fail(libc::EINVAL) };
     }
-    let parts = split(addr, pages, &init::range());
+    let parts = split(addr, pages, &pager::range());
     for part in parts.outside.iter().filter(|part| !part.is_empty()) {
         // SAFETY: the program's own call, outside managed memory.
         if unsafe { sys::call_int(number, [part.start, part.len(), rest[0], rest[1], rest[2]]) } != 0 {
@@ -271,7 +272,7 @@ pub extern "C" fn mlockall(flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn munlockall() -> c_int {
     if is_managing() {
-        init::with_pager(|pager| pager.unlock_all());
+        management::with_pager(|pager| pager.unlock_all());
     }
     // SAFETY: unlocking changes no contents.
     unsafe { sys::call_int(libc::SYS_munlockall, [0; 5]) }
@@ -319,7 +320,7 @@ fn is_self(pidfd: c_int) -> bool {
     if [PIDFD_SELF_THREAD, PIDFD_SELF_THREAD_GROUP].contains(&pidfd) {
         return true;
     }
-    init::internally(move || {
+    pager::internally(move || {
         let Ok(text) = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")) else { return false };
         let pid = std::process::id();
         text.lines().any(|line| line.strip_prefix("Pid:").is_some_and(|n| n.trim().parse() == Ok(pid)))

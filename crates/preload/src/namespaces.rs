@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_long};
 use rustix::thread::Timespec;
 
 use crate::tls::Internal;
-use crate::{host, init, stack, sys, threads};
+use crate::{ending, pager, stack, sys, threads};
 
 /// Namespaces of this process's children only, in which no thread can be started.
 const OF_CHILDREN: c_int = libc::CLONE_NEWPID | CLONE_NEWTIME;
@@ -44,9 +44,9 @@ fn enter(number: c_long, arguments: [c_int; 2], first: usize, parted: bool) -> c
     let later = if parted { flags & OF_CHILDREN } else { 0 };
     let alone = {
         let _internal = Internal::enter();
-        stack::run(move || match init::pager().without_threads(|| patiently(|| call(flags & !later))) {
+        stack::run(move || match pager::pager().without_threads(|| patiently(|| call(flags & !later))) {
             Ok(result) => result,
-            Err(error) => host::refuse(&error.to_string()),
+            Err(error) => ending::refuse(&error.to_string()),
         })
     };
     match alone {

@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ramfold_pager::{MapError, Pager, Prot};
 
 use crate::address_space;
+use crate::ending;
 use crate::gate;
-use crate::host;
-use crate::init::{self, with_pager};
+use crate::management::with_pager;
+use crate::pager;
 use crate::sys::{self, FAILED, PAGE};
 use crate::tls;
 
@@ -137,12 +138,12 @@ impl Request {
         static GIVEN: AtomicUsize = AtomicUsize::new(0);
         let addr = self.addr / PAGE * PAGE;
         let there = Self { addr, flags: self.flags | libc::MAP_FIXED_NOREPLACE, ..self };
-        if init::range().contains(&addr) {
+        if pager::range().contains(&addr) {
             return with_pager(move |pager| map_fixed(pager, there, len)).ok();
         }
         if self.is_coloured() {
             let given = there.exactly(len)?;
-            host::tell_once(
+            ending::tell_once(
                 "the heap of Java's ZGC is shared memory, which is not held under the limit (-XX:+UseG1GC is)",
             );
             return Some(given);
@@ -186,7 +187,7 @@ impl Request {
     pub fn serve(mut self) -> Pages {
         self.admit()?;
         let raw = |request: Self| request.raw().map_err(MapError::Kernel);
-        let range = init::range();
+        let range = pager::range();
         if !self.is_fixed() && !self.is_managed_kind() {
             if range.contains(&self.addr) {
                 if let Some(mapped) = self.at_hint() {
@@ -207,7 +208,7 @@ impl Request {
             };
         }
         // Where management begins with this call, the range was still empty.
-        let range = init::range();
+        let range = pager::range();
         let end = self.addr.checked_add(len).ok_or(MapError::NoMemory)?;
         if self.addr >= range.end || end <= range.start {
             return raw(self);

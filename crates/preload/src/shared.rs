@@ -11,7 +11,7 @@ use std::ptr;
 use ramfold_pager::MapError;
 
 use crate::sys::{self, PAGE};
-use crate::{init, tls};
+use crate::{management, pager, tls};
 
 /// shmat as the kernel has it; errno on failure.
 fn attach(id: c_int, addr: usize, flags: c_int) -> Result<usize, c_int> {
@@ -45,7 +45,7 @@ fn size_of_segment(id: c_int) -> Result<usize, c_int> {
 /// shmat, at an address that is not null.
 fn attach_at(id: c_int, addr: usize, flags: c_int) -> Result<usize, c_int> {
     let rounded = if flags & libc::SHM_RND != 0 { addr / PAGE * PAGE } else { addr };
-    let managed = init::range();
+    let managed = pager::range();
     let len = match size_of_segment(id) {
         Ok(len)
             if !tls::is_internal()
@@ -58,7 +58,7 @@ fn attach_at(id: c_int, addr: usize, flags: c_int) -> Result<usize, c_int> {
         _ => return attach(id, addr, flags),
     };
     let replace = flags & libc::SHM_REMAP != 0;
-    let attached = init::with_pager(move |pager| {
+    let attached = management::with_pager(move |pager| {
         pager.attach(rounded, len, replace, &mut || attach(id, rounded, flags | libc::SHM_REMAP))
     });
     attached.map_err(|error| match error {
@@ -87,8 +87,8 @@ pub unsafe extern "C" fn shmat(id: c_int, addr: *const c_void, flags: c_int) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shmdt(addr: *const c_void) -> c_int {
     let addr = addr.addr();
-    let done = if init::range().contains(&addr) && !tls::is_internal() {
-        init::with_pager(move |pager| pager.detach(addr, &mut || detach(addr))).map_err(MapError::errno)
+    let done = if pager::range().contains(&addr) && !tls::is_internal() {
+        management::with_pager(move |pager| pager.detach(addr, &mut || detach(addr))).map_err(MapError::errno)
     } else {
         detach(addr)
     };

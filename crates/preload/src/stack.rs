@@ -11,9 +11,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use ramfold_budget::Host;
-
-use crate::host::Program;
+use crate::ending::die;
 use crate::sys::{self, PAGE};
 use crate::tls::{self, Masked};
 
@@ -45,7 +43,7 @@ fn take() -> *mut c_void {
     let kept = POOL.iter().filter(full).map(|place| place.swap(ptr::null_mut(), Ordering::Acquire));
     let stack = kept.into_iter().find(|stack| !stack.is_null()).unwrap_or_else(|| new(SIZE));
     if stack.is_null() {
-        Program.die("out of memory: a stack of ramfold's own finds none (raise the system's limits)", false);
+        die("out of memory: a stack of ramfold's own finds none (raise the system's limits)", false);
     }
     stack
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t};
 
 use crate::tls::Internal;
-use crate::{gate, init, real, running, sys, tls};
+use crate::{gate, management, pager, real, running, sys, tls};
 
 /// A thread's start function.
 pub type Start = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
@@ -130,7 +130,8 @@ unsafe fn lock_control_block(attr: *const pthread_attr_t) -> bool {
     }
     let end = (stack.addr() + len).next_multiple_of(sys::PAGE);
     let first = stack.addr().max(end.saturating_sub(CONTROL_BLOCK)) / sys::PAGE * sys::PAGE;
-    !init::range().contains(&first) || init::with_pager(move |pager| pager.lock(first, end - first)).is_ok()
+    !pager::range().contains(&first)
+        || management::with_pager(move |pager| pager.lock(first, end - first)).is_ok()
 }
 
 /// # Safety

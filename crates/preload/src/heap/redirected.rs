@@ -7,7 +7,27 @@ use std::ffi::c_void;
 use std::ptr;
 
 use super::{checked, ramfold_stream_block, release, resize};
-use crate::{internal, loader, tls};
+use crate::loader::{self, Function};
+use crate::{internal, tls};
+
+/// What the dynamic linker is to call.
+pub fn for_linker() -> [Function; 4] {
+    [
+        (c"malloc", (loaders_malloc as *const ()).expose_provenance()),
+        (c"calloc", (loaders_calloc as *const ()).expose_provenance()),
+        (c"realloc", (loaders_realloc as *const ()).expose_provenance()),
+        (c"free", (loaders_free as *const ()).expose_provenance()),
+    ]
+}
+
+/// What libc is to call.
+pub fn for_libc() -> [Function; 3] {
+    [
+        (c"malloc", (libcs_malloc as *const ()).expose_provenance()),
+        (c"realloc", (libcs_realloc as *const ()).expose_provenance()),
+        (c"free", (loaders_free as *const ()).expose_provenance()),
+    ]
+}
 
 /// malloc for the dynamic linker of a program whose own comes first.
 pub extern "C" fn loaders_malloc(size: usize) -> *mut c_void {
