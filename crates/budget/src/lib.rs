@@ -16,6 +16,7 @@ pub mod extents;
 pub mod fds;
 pub mod futex;
 pub mod member;
+pub mod process;
 pub mod recompress;
 pub mod segment;
 pub mod settings;

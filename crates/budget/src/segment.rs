@@ -35,7 +35,7 @@ mod turns;
 pub use counters::{Counter, Gauge};
 pub use extents::EXTENT_SIZE;
 pub use latency::FaultTimes;
-pub use slots::{Process, start_stack};
+pub use slots::Process;
 
 use balance::Balance;
 use counters::{COUNTERS, GAUGES};

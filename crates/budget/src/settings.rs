@@ -5,6 +5,7 @@
 //! (`start/start.c`) looks for `start`, `library`, `limit` and `mode` in the same text; an exec adds `address_space`
 //! to it, which is for the first library alone.
 
+use crate::process;
 use std::fmt;
 
 /// Name of the variable.
@@ -79,11 +80,7 @@ impl Settings {
     /// What a process found in its environment when it began; `None` where nothing is to be read, or it is in no run.
     #[must_use]
     pub fn of_process(pid: u32) -> Option<Self> {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-        let variables =
-            environment.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
-        let mut texts = variables.filter_map(|variable| variable.strip_prefix(VARIABLE)?.strip_prefix('='));
-        Self::parse(texts.next()?).ok()
+        Self::parse(&process::variable(pid, VARIABLE)?).ok()
     }
 
     /// Reads the text of the variable.

@@ -12,6 +12,7 @@
 
 use crate::Host;
 use crate::fds::{Kept, Proc};
+use crate::process::parse_anonymous;
 use crate::segment::{Gauge, Segment, SlotId};
 use crate::time::{now_ns, thread_ns};
 use ramfold::PAGE_SIZE as PAGE;
@@ -246,10 +247,7 @@ impl Usage {
             Ok(len @ 1..) => len,
             _ => return self.seen.load(Ordering::Relaxed),
         };
-        let mut fields = text[..len].split(|byte| *byte == b' ').skip(1).map(number);
-        let resident = fields.next().unwrap_or(0);
-        let shared = fields.next().unwrap_or(0);
-        let anonymous = resident.saturating_sub(shared) * PAGE as u64;
+        let anonymous = parse_anonymous(&text[..len]);
         self.seen.store(anonymous, Ordering::Relaxed);
         anonymous
     }
@@ -266,8 +264,4 @@ fn private_bytes(proc: &Proc) -> Option<u64> {
 /// Bytes kept free below the limit, so that a fault finds room without waiting for an eviction.
 fn reserve(limit: u64) -> u64 {
     (limit / 128).clamp(256 << 10, 2 << 20)
-}
-
-fn number(digits: &[u8]) -> u64 {
-    digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit.wrapping_sub(b'0')))
 }

@@ -1,5 +1,6 @@
 //! A run as it is at one moment: what `top` shows and what the metrics tell.
 
+use ramfold_budget::process;
 use ramfold_budget::segment::{Counter, FaultTimes, Gauge, Segment};
 use std::time::Instant;
 
@@ -46,7 +47,7 @@ impl Sample {
     pub fn take(segment: &Segment) -> Self {
         let process = |process: ramfold_budget::segment::Process| Process {
             pid: process.pid,
-            name: name_of(process.pid),
+            name: process::name(process.pid),
             gauges: Gauge::ALL.iter().map(|gauge| segment.gauge(process.slot, *gauge)).collect(),
             faults: segment.faults_of(process.slot),
         };
@@ -88,11 +89,4 @@ impl Process {
         let charged = Gauge::ALL.iter().filter(|gauge| gauge.is_charged());
         charged.map(|gauge| self.gauge(*gauge)).fold(0, u64::saturating_add)
     }
-}
-
-fn name_of(pid: u32) -> String {
-    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let text = String::from_utf8_lossy(&name);
-    // A program chooses its own name: nothing in it may steer the terminal.
-    text.trim_end_matches('\n').chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

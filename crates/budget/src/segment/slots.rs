@@ -21,20 +21,6 @@ impl Slot {
     }
 }
 
-/// Where the stack of a process began, which an exec changes; 0 if the process has ended, or does not show it.
-#[must_use]
-pub fn start_stack(pid: u32) -> u64 {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    parse_start_stack(&stat).unwrap_or(0)
-}
-
-/// Field 28 of proc_pid_stat(5): `PID (name) STATE ...`, where the name may hold anything.
-fn parse_start_stack(stat: &[u8]) -> Option<u64> {
-    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(stat.get(name_end + 2..)?).ok()?;
-    rest.split(' ').nth(28 - 3)?.parse().ok()
-}
-
 /// Slots.
 impl Segment {
     /// Takes a slot for the calling process. One that it left behind before an `exec` is released.

@@ -9,6 +9,7 @@
 //! If ramfold itself is killed, the program goes on: its memory and its share of the swap file are its own.
 
 use crate::failure::Failure;
+use ramfold_budget::process::Stat;
 use std::ffi::OsString;
 use std::io;
 use std::mem::MaybeUninit;
@@ -162,16 +163,12 @@ fn send(pid: i32, signal: i32) {
 }
 
 /// Whether `process` is `ancestor` or a descendant of it.
-fn descends(mut process: i32, ancestor: i32) -> bool {
+fn descends(process: i32, ancestor: i32) -> bool {
+    let (mut process, ancestor) = (process.unsigned_abs(), ancestor.unsigned_abs());
     while process > 1 && process != ancestor {
-        process = parent(process).unwrap_or(0);
+        process = Stat::of(process).map_or(0, |stat| stat.parent);
     }
     process == ancestor
-}
-
-fn parent(process: i32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 fn set_mask(mask: &libc::sigset_t) {

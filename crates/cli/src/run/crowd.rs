@@ -8,9 +8,9 @@
 //! time. Those are forgotten again, slowly, or each newcomer beside them would wait.
 
 use super::pace::Pace;
+use ramfold_budget::process::Stat;
 use ramfold_budget::segment::{Counter, Segment};
 use std::collections::HashMap;
-use std::fs;
 use std::num::NonZero;
 use std::ops::RangeInclusive;
 use std::thread::available_parallelism;
@@ -74,31 +74,16 @@ impl Crowd {
 /// How many are at work; of those that have ended it is told how long they lived.
 fn look_at_all(known: &mut HashMap<u32, Known>, now: Instant, mut ended: impl FnMut(Duration)) -> usize {
     known.retain(|pid, process| {
-        let Some((can_run, ran)) = activity(*pid) else {
+        let Some(stat) = Stat::of(*pid).filter(|stat| !stat.has_ended()) else {
             ended(now - process.since);
             return false;
         };
-        if can_run || ran != process.ran {
-            *process = Known { ran, at_work: now, ..*process };
+        if stat.can_run() || stat.ran != process.ran {
+            *process = Known { ran: stat.ran, at_work: now, ..*process };
         }
         true
     });
     known.values().filter(|process| now - process.at_work < RECENTLY).count()
-}
-
-/// Whether the process can run or waits for a page, and for how many ticks it has run; None if it has ended.
-fn activity(pid: u32) -> Option<(bool, u64)> {
-    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// `/proc/PID/stat`: `PID (NAME) STATE ...`, where the name may hold anything; the numbers are those of
-/// proc_pid_stat(5).
-fn parse(stat: &[u8]) -> Option<(bool, u64)> {
-    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(stat.get(name_end + 2..)?).ok()?;
-    let field = |number: usize| rest.split(' ').nth(number - 3)?.parse::<u64>().ok();
-    let ended = rest.starts_with(['Z', 'X']);
-    (!ended).then_some((rest.starts_with(['R', 'D']), field(14)? + field(15)?))
 }
 
 /// So many more than there are processors may be at work: one may wait for a file, and that one has ended is seen late.
@@ -343,15 +328,5 @@ mod tests {
         assert!(policy.pause().abs_diff(seconds(3)) < Duration::from_millis(100));
         policy.note_end(seconds(1000));
         assert_eq!(policy.pause(), *PAUSES.end());
-    }
-
-    #[test]
-    fn what_the_kernel_tells_of_a_process_is_understood() {
-        let stat =
-            |state| format!("12 (a) Z b) {state} 1 12 12 0 -1 4194304 1 2 3 4 70 8 9 10 20 0 1 0 55 0");
-        assert_eq!(parse(stat('R').as_bytes()), Some((true, 78)));
-        assert_eq!(parse(stat('S').as_bytes()), Some((false, 78)));
-        assert_eq!(parse(stat('Z').as_bytes()), None);
-        assert!(activity(std::process::id()).is_some() && parse(b"12 (a").is_none());
     }
 }

@@ -4,11 +4,11 @@
 //! They cannot be asked, so ramfold looks: from the program down all children, by /proc. What is found is late by the
 //! time between two looks, and a process whose parent has ended is found no more.
 
-use ramfold_budget::segment::{Segment, start_stack};
+use ramfold_budget::process::{Stat, anonymous};
+use ramfold_budget::segment::Segment;
 use ramfold_survey::process::children;
 use rustix::fs::readlink;
 use std::collections::{HashMap, HashSet};
-use std::fs;
 
 /// What need not be looked at again.
 #[derive(Debug, Default)]
@@ -51,16 +51,9 @@ fn tree(root: u32) -> Vec<(u32, u32)> {
 /// Bytes of anonymous memory that the process has and its parent has not: before an exec it has the parent's, as a copy
 /// that shares all pages (fork) or as the very same (vfork).
 fn of_its_own(pid: u32, parent: u32) -> u64 {
+    let start_stack = |pid| Stat::of(pid).map(|stat| stat.start_stack);
     let inherited = if start_stack(pid) == start_stack(parent) { anonymous(parent) } else { 0 };
     anonymous(pid).saturating_sub(inherited)
-}
-
-/// Bytes of anonymous memory that the process has resident; 0 if it has ended.
-fn anonymous(pid: u32) -> u64 {
-    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-    let mut pages = statm.split(' ').skip(1).map_while(|word| word.parse::<u64>().ok());
-    let (resident, shared) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
-    resident.saturating_sub(shared) * ramfold::PAGE_SIZE as u64
 }
 
 #[cfg(test)]
@@ -74,7 +67,8 @@ mod tests {
         let found = tree(std::process::id());
         let me = std::process::id();
         assert!(found.contains(&(me, 0)) && found.contains(&(child.id(), me)), "{found:?}");
-        assert!(start_stack(me) != 0 && start_stack(me) != start_stack(child.id()), "the child has exec'd");
+        let start_stack = |pid| Stat::of(pid).unwrap().start_stack;
+        assert!(start_stack(me) != start_stack(child.id()), "the child has exec'd");
         // Other threads allocate between its two looks.
         assert!(of_its_own(me, me) < anonymous(me) / 2);
         assert!(anonymous(me) > 0);
