@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::fs::File;
 use std::sync::{Arc, OnceLock};
 
+use ramfold_budget::fds::raise;
 use ramfold_budget::segment::{OpenError, Segment};
 use ramfold_budget::settings::{self, Settings, VARIABLE};
 use ramfold_pager::Config;
@@ -15,8 +16,6 @@ use crate::descriptors;
 const RANGE: usize = 16 << 40;
 /// Nothing is managed up to this many writable bytes, or a 32nd of the limit if that is less.
 const MAX_THRESHOLD: u64 = 16 << 20;
-/// Programs expect low numbers for what they open themselves.
-const LOWEST_FD: i32 = 900;
 
 /// The directory in /proc of the `ramfold run` that the shared memory belongs to.
 static RUN: OnceLock<String> = OnceLock::new();
@@ -67,7 +66,7 @@ fn segment(settings: &Settings) -> Result<Segment, SettingsError> {
 
 fn open(path: &str, how: OFlags) -> std::io::Result<File> {
     let fd = rustix::fs::open(path, how | OFlags::CLOEXEC, Permissions::empty())?;
-    let file = File::from(rustix::io::fcntl_dupfd_cloexec(&fd, LOWEST_FD).unwrap_or(fd));
+    let file = File::from(raise(fd)?);
     descriptors::protect(std::os::fd::AsRawFd::as_raw_fd(&file));
     Ok(file)
 }
