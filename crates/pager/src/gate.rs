@@ -53,7 +53,8 @@ impl Gate {
         })
     }
 
-    fn try_enter(&self) -> Option<Inside<'_>> {
+    /// As [`Gate::enter`], but waits for nobody: None while the gate is closed.
+    pub(crate) fn try_enter(&self) -> Option<Inside<'_>> {
         let seen = self.0.fetch_add(1, Ordering::Acquire);
         if seen & CLOSED == 0 {
             return Some(Inside(self));

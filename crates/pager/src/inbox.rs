@@ -12,10 +12,11 @@
 //!
 //! Price: two locks that nobody else wants, taken only where something was changed.
 
+use crate::gate::Gate;
 use crate::uffd::{Change, Message, Told};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The program changes its memory past the pager: a fault is resolved after that ([`crate::changes`]).
@@ -28,10 +29,9 @@ pub(crate) struct Inbox {
     early: Mutex<VecDeque<Message>>,
     count: AtomicUsize,
     expected: Mutex<Vec<Expected>>,
-    /// A fork is under way: the reader, which waits outside of the gate, takes no lock that the copy would have locked.
-    still: AtomicBool,
-    /// The reader is reading on.
-    busy: AtomicBool,
+    /// Closed while a process is copied: the reader, which reads on outside of the pager's gate, takes no lock then that
+    /// the copy would have locked.
+    reading: Gate,
 }
 
 /// A change of the pager's own.
@@ -48,24 +48,20 @@ enum Expected {
 impl Inbox {
     /// Runs `read` unless a fork is under way. For the reader.
     pub(crate) fn read_on(&self, read: impl FnOnce()) {
-        self.busy.store(true, Ordering::SeqCst);
-        if !self.still.load(Ordering::SeqCst) {
+        let inside = self.reading.try_enter();
+        if inside.is_some() {
             read();
         }
-        self.busy.store(false, Ordering::SeqCst);
     }
 
-    /// From now on nobody holds a lock here. The gate is closed.
+    /// From now on nobody holds a lock here. The pager's gate is closed.
     pub(crate) fn hold_still(&self) {
-        self.still.store(true, Ordering::SeqCst);
-        while self.busy.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
+        self.reading.close();
     }
 
     /// Ends `hold_still`, in the parent.
     pub(crate) fn go_on(&self) {
-        self.still.store(false, Ordering::SeqCst);
+        self.reading.open();
     }
 
     /// Keeps messages for later, in their order.
@@ -186,8 +182,7 @@ impl Inbox {
 
     /// Forgets all: in a forked child, whose userfaultfd is another.
     pub(crate) fn reset(&self) {
-        self.busy.store(false, Ordering::Relaxed);
-        self.go_on();
+        self.reading.reset();
         lock(&self.early).clear();
         self.count.store(0, Ordering::Relaxed);
         lock(&self.expected).clear();

@@ -1,4 +1,4 @@
-//! The pager's gate, events and phases in every order of their steps, under [loom](https://docs.rs/loom).
+//! The pager's gate, events, phases and fork in every order of their steps, under [loom](https://docs.rs/loom).
 //!
 //! The very files of the pager are compiled here with other neighbours: `futex` is a model, which never forgets a
 //! sleeper and never wakes one early, and has no timeouts. A call that is lost is then a thread that sleeps for ever,
@@ -185,6 +185,100 @@ fn a_fork_and_the_beginning_of_management_exclude_each_other() {
         phase.hold();
         watched.get();
         phase.release();
+        manager.join().unwrap();
+    });
+}
+
+/// What a fork meets: a page that the forking thread touches, which may be away, and memory under locks.
+#[derive(Default)]
+struct Forked {
+    phase: Phase,
+    gate: Gate,
+    /// That of the inbox, which the reader passes outside of the pager's.
+    reading: Gate,
+    called: Event<false>,
+    page: futex::AtomicU32,
+    /// Under the locks of the pager, and under those of the inbox.
+    locked: Watched,
+    early: Watched,
+}
+
+const AWAY: u32 = 0;
+const HERE: u32 = 1;
+
+impl Forked {
+    /// The steps of `Pager::before_fork` and `stop_for_fork`, the copy, and those of `after_fork_parent`.
+    fn fork(&self) {
+        self.phase.hold();
+        self.gate.close();
+        while self.page.load(futex::Ordering::Relaxed) == AWAY {
+            self.gate.open();
+            self.touch();
+            self.gate.close();
+        }
+        self.reading.close();
+        assert_eq!(self.page.load(futex::Ordering::Relaxed), HERE, "the copy can touch it");
+        self.locked.add();
+        self.early.add();
+        self.reading.open();
+        self.gate.open();
+        self.phase.release();
+    }
+
+    /// Waits in a fault while the page is away.
+    fn touch(&self) {
+        while self.page.load(futex::Ordering::Acquire) == AWAY {
+            self.called.call();
+            futex::wait::<false>(&self.page, AWAY, None);
+        }
+    }
+
+    /// The handler serves one fault; it reads on first, as where it waits for the gate.
+    fn serve(&self) {
+        self.called.wait(Duration::MAX);
+        if let Some(_inside) = self.reading.try_enter() {
+            self.early.add();
+        }
+        let _inside = self.gate.enter();
+        self.locked.add();
+        self.page.store(HERE, futex::Ordering::Release);
+        futex::wake::<false>(&self.page, futex::ALL);
+    }
+}
+
+#[test]
+fn a_fork_copies_a_quiet_process_and_its_own_faults_are_served() {
+    model(|| {
+        let shared = Arc::new(Forked::default());
+        let handler = Arc::clone(&shared);
+        let handler = thread::spawn(move || handler.serve());
+        shared.fork();
+        handler.join().unwrap();
+    });
+}
+
+/// Nobody begins management meanwhile, and who works inside is out before the copy.
+#[test]
+fn a_fork_waits_for_those_inside() {
+    model(|| {
+        let shared = Arc::new(Forked { page: futex::AtomicU32::new(HERE), ..Forked::default() });
+        let evictor = Arc::clone(&shared);
+        let evictor = thread::spawn(move || {
+            let _inside = evictor.gate.enter();
+            evictor.locked.add();
+        });
+        let manager = Arc::clone(&shared);
+        let manager = thread::spawn(move || {
+            manager.phase.set_due();
+            if manager.phase.begin() {
+                if let Some(_inside) = manager.reading.try_enter() {
+                    manager.early.add();
+                }
+                manager.phase.finish();
+            }
+        });
+        shared.fork();
+        evictor.join().unwrap();
         manager.join().unwrap();
     });
 }
