@@ -16,37 +16,22 @@ pub mod page;
 pub mod tier;
 pub mod zpool;
 
-mod answers;
-mod batch;
 mod bits;
-mod compaction;
 mod config;
-mod dedup;
 mod entry;
-mod generations;
 mod index;
-mod invalidate;
-mod knobs;
-mod leaf;
-mod load;
-mod lru;
-mod packed;
+mod objects;
 mod pools;
 mod prefetch;
-mod recompress;
-mod shared;
 mod stats;
 mod store;
-mod writeback;
 
 pub use config::{Config, ConfigError, PoorPages};
-pub use load::{Corrupt, LoadError};
+pub use objects::Corrupt;
 pub use page::{PAGE_SIZE, Page};
 pub use pools::{Key, PoolId, PoolKind};
-pub use recompress::{Recompressed, Sweep};
 pub use stats::Stats;
-pub use store::{Scratch, Store, StoreError};
-pub use writeback::{Shrunk, Stop};
+pub use store::{LoadError, Recompressed, Scratch, Shrunk, Stop, Store, StoreError, Sweep};
 
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

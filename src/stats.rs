@@ -213,7 +213,7 @@ impl Stats {
     }
 
     /// Adds what the shared objects hold: `sharers` entries on `objects`, of which `tier_sharers` lie in the tier.
-    pub(crate) fn count_shared(&mut self, shared: &crate::shared::Gauges) {
+    pub(crate) fn count_shared(&mut self, shared: &crate::objects::Gauges) {
         self.stored_pages = self.stored_pages.saturating_sub(shared.tier_sharers);
         self.tier_pages += shared.tier_sharers;
         self.compr_data_size += shared.bytes;

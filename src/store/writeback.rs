@@ -10,13 +10,13 @@
 //! stored anew, invalidated, renamed or shared meanwhile, the slot is discarded. A batch that the tier does not
 //! take changes nothing. Ephemeral pages are not written: they are dropped.
 
-use crate::batch::{Batch, Item, Owner};
+use super::Store;
+use super::batch::{Batch, Item, Owner};
 use crate::entry::{Entry, State};
 use crate::index::{SHARDS, Shard};
+use crate::objects::Visit;
 use crate::page::PAGE_SIZE;
-use crate::pools::{PoolId, PoolKind};
-use crate::shared::Visit;
-use crate::store::{Store, StoreError};
+use crate::pools::PoolKind;
 use crate::tier::WriteError;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -53,7 +53,7 @@ pub enum Stop {
 
 /// One call of shrink.
 #[derive(Debug)]
-struct Run {
+pub(super) struct Run {
     written_back: u64,
     dropped: u64,
     /// Why persistent pages are not written (any more).
@@ -69,11 +69,11 @@ struct Run {
 }
 
 impl Run {
-    fn new(store: &Store) -> Self {
+    pub(super) fn new(store: &Store) -> Self {
         Self {
             written_back: 0,
             dropped: 0,
-            not_writing: store.tier.is_none().then_some(Stop::NothingToEvict),
+            not_writing: store.objects.tier.is_none().then_some(Stop::NothingToEvict),
             round_end: store.index.now(),
             found: 0,
             found_at_start: 0,
@@ -82,7 +82,7 @@ impl Run {
         }
     }
 
-    fn takes(&self, kind: PoolKind) -> bool {
+    pub(super) fn takes(&self, kind: PoolKind) -> bool {
         kind == PoolKind::Ephemeral || self.not_writing.is_none()
     }
 
@@ -103,7 +103,7 @@ impl Store {
     /// Whether the pool is over its limit, or was and is not yet under the accept threshold. Cheap.
     #[must_use]
     pub fn needs_shrink(&self) -> bool {
-        let held = self.pool_bytes();
+        let held = self.objects.pool_bytes();
         held > self.knobs.max_pool_bytes.load(Relaxed)
             || self.was_full.load(Relaxed) && held > self.shrink_target()
     }
@@ -112,10 +112,10 @@ impl Store {
     /// under the accept threshold.
     pub fn shrink(&self) -> Shrunk {
         let batch = &mut *crate::lock(&self.shrinking);
-        let before = self.pool_bytes();
+        let before = self.objects.pool_bytes();
         let mut run = Run::new(self);
         let stop = loop {
-            let held = self.pool_bytes();
+            let held = self.objects.pool_bytes();
             let excess = held.saturating_sub(self.shrink_target());
             if excess == 0 {
                 self.was_full.store(false, Relaxed);
@@ -124,16 +124,16 @@ impl Store {
             let more = self.collect(&mut run, batch, excess);
             let freed = self.write_back(&mut run, batch);
             self.close_holes(&mut run, freed, held, more);
-            if !more && self.pool_bytes() > self.shrink_target() {
+            if !more && self.objects.pool_bytes() > self.shrink_target() {
                 break run.not_writing.unwrap_or(Stop::NothingToEvict);
             }
         };
-        let freed_bytes = before.saturating_sub(self.pool_bytes());
+        let freed_bytes = before.saturating_sub(self.objects.pool_bytes());
         Shrunk { written_back: run.written_back, dropped: run.dropped, freed_bytes, stop }
     }
 
     /// Bytes to which a full pool is brought down.
-    pub(crate) fn shrink_target(&self) -> u64 {
+    pub(super) fn shrink_target(&self) -> u64 {
         let limit = self.knobs.max_pool_bytes.load(Relaxed);
         self.knobs.accept_bytes(limit).min(limit.saturating_sub(ROOM))
     }
@@ -179,14 +179,14 @@ impl Store {
     }
 
     /// Takes one victim: drops it, or copies it to the batch.
-    fn evict(&self, shard: &mut Shard, leaf: u32, bit: u32, run: &mut Run, batch: &mut Batch) {
+    pub(super) fn evict(&self, shard: &mut Shard, leaf: u32, bit: u32, run: &mut Run, batch: &mut Batch) {
         let key = shard.leaf(leaf).key(bit);
         let Some(entry) = shard.leaf(leaf).get(bit) else { return };
         if key.pool.kind() == PoolKind::Ephemeral {
             shard.take(leaf, bit);
             self.charge(key.pool, Entry::same(0), Some(entry));
             batch.dropped_bytes += if entry.in_pool() { entry.len() as u64 } else { 0 };
-            self.release(entry);
+            self.objects.release(entry);
             self.counters.dropped_pages.add(1);
             run.dropped += 1;
             run.found += 1;
@@ -199,27 +199,28 @@ impl Store {
                 shard.put(leaf, bit, entry.writing());
                 run.found += 1;
             }
-            State::Shared => match self.shared.visit(entry.shared_id(), |object| self.copy(object, batch)) {
-                Visit::Taken(object) => {
-                    batch.items.push(Item { owner: Owner::Shared(entry.shared_id()), entry: object });
-                    run.found += 1;
+            State::Shared => {
+                match self.objects.shared.visit(entry.shared_id(), |object| self.copy(object, batch)) {
+                    Visit::Taken(object) => {
+                        batch.items.push(Item { owner: Owner::Shared(entry.shared_id()), entry: object });
+                        run.found += 1;
+                    }
+                    Visit::Gone => shard.leave_lru(leaf, bit),
+                    Visit::Pass => {}
                 }
-                Visit::Gone => shard.leave_lru(leaf, bit),
-                Visit::Pass => {}
-            },
+            }
             State::Writing | State::Tier | State::Same => {}
         }
     }
 
     fn copy(&self, object: Entry, batch: &mut Batch) {
-        let copy = &mut |bytes: &[u8]| batch.bytes.extend_from_slice(bytes);
-        self.zpools.get(object.zpool()).read(object.handle(), object.len(), copy);
+        self.objects.read(object, &mut |bytes| batch.bytes.extend_from_slice(bytes));
     }
 
     /// Writes the batch to the tier. Returns the bytes that it and the dropped pages have freed.
-    fn write_back(&self, run: &mut Run, batch: &mut Batch) -> u64 {
+    pub(super) fn write_back(&self, run: &mut Run, batch: &mut Batch) -> u64 {
         let mut freed = batch.dropped_bytes;
-        let (false, Some(tier)) = (batch.items.is_empty(), &self.tier) else { return freed };
+        let (false, Some(tier)) = (batch.items.is_empty(), &self.objects.tier) else { return freed };
         match tier.write(&batch.records()) {
             Ok(slots) => {
                 assert_eq!(slots.len(), batch.items.len(), "a tier gives a slot for each record");
@@ -250,7 +251,7 @@ impl Store {
     fn commit(&self, item: &Item, new: Entry) -> bool {
         let committed = self.replace(item, new);
         if committed {
-            self.zpools.get(item.entry.zpool()).free(item.entry.handle());
+            self.objects.release(item.entry);
         }
         committed
     }
@@ -258,7 +259,7 @@ impl Store {
     /// Puts `new` in the place of the marked entry, if that is still there.
     fn replace(&self, item: &Item, new: Entry) -> bool {
         match item.owner {
-            Owner::Shared(id) => self.shared.replace(id, item.entry, new),
+            Owner::Shared(id) => self.objects.shared.replace(id, item.entry, new),
             Owner::Entry(key) => self.exchange(key, item.entry, new, |_, _, _| ()),
         }
     }
@@ -266,87 +267,11 @@ impl Store {
     /// Compacts when much of what was freed is still held as holes, or, when nothing else is left to do, if an
     /// eighth of what is held is not needed for what is stored.
     fn close_holes(&self, run: &mut Run, freed: u64, held: u64, more: bool) {
-        let now = self.pool_bytes();
+        let now = self.objects.pool_bytes();
         run.holes += freed.saturating_sub(held.saturating_sub(now));
         if run.holes > HOLES.max(held / 32) || !more && now > self.object_bytes() / 8 * 9 {
             self.compact();
             run.holes = 0;
-        }
-    }
-
-    /// Makes room for `size` bytes under the limit of the pool, by its own least recently used pages.
-    pub(crate) fn keep_memlimit(&self, pool: PoolId, size: u64) -> Result<(), StoreError> {
-        let fits = || {
-            let (used, limit) = self.pools.usage(pool);
-            used.saturating_add(size) <= limit
-        };
-        if fits() {
-            return Ok(());
-        }
-        self.counters.pool_limit_hit.add(1);
-        if size <= self.pools.usage(pool).1 {
-            self.shrink_pool(pool, size);
-        }
-        if fits() { Ok(()) } else { Err(StoreError::Full) }
-    }
-
-    fn shrink_pool(&self, pool: PoolId, size: u64) {
-        let batch = &mut *crate::lock(&self.shrinking);
-        let mut run = Run::new(self);
-        if !run.takes(pool.kind()) {
-            return;
-        }
-        let excess = || {
-            let (used, limit) = self.pools.usage(pool);
-            used.saturating_sub(self.knobs.accept_bytes(limit).min(limit - size))
-        };
-        let leaves = self.leaves_of(pool);
-        batch.clear();
-        // Twice: the first time round takes referenced bits away.
-        for &(_, number, leaf) in leaves.iter().chain(&leaves) {
-            self.cross_leaf_of(pool, number, leaf, &mut run, batch, excess());
-            if batch.is_full(excess()) {
-                self.write_back(&mut run, batch);
-                batch.clear();
-            }
-            if excess() == 0 || !run.takes(pool.kind()) {
-                return;
-            }
-        }
-        self.write_back(&mut run, batch);
-    }
-
-    /// The leaves of a pool that are in the LRU, oldest first: age, shard and number.
-    fn leaves_of(&self, pool: PoolId) -> Vec<(u32, usize, u32)> {
-        let (mut leaves, now) = (Vec::new(), self.index.now());
-        for number in 0..SHARDS {
-            let shard = self.index.lock(number);
-            let mut from = 0;
-            while let Some(id) = shard.next_leaf(from, |leaf| leaf.pool == pool && leaf.has_evictable()) {
-                leaves.push((now.wrapping_sub(shard.leaf(id).links.stamp()), number, id));
-                from = id + 1;
-            }
-        }
-        leaves.sort_unstable_by_key(|&(age, ..)| std::cmp::Reverse(age));
-        leaves
-    }
-
-    fn cross_leaf_of(
-        &self,
-        pool: PoolId,
-        number: usize,
-        leaf: u32,
-        run: &mut Run,
-        batch: &mut Batch,
-        excess: u64,
-    ) {
-        let mut shard = self.index.lock(number);
-        let mut hand = 0;
-        while !batch.is_full(excess) && shard.leaf(leaf).pool == pool && shard.leaf(leaf).has_evictable() {
-            match shard.next_victim_in(leaf, &mut hand) {
-                Some(bit) => self.evict(&mut shard, leaf, bit, run, batch),
-                None => break,
-            }
         }
     }
 }
