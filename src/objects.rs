@@ -184,9 +184,9 @@ impl Objects {
         }
     }
 
-    /// Has the zpools move objects together. Returns the pages given back to the system.
-    pub(crate) fn compact(&self) -> usize {
-        self.zpools.iter().map(Zpool::compact).sum()
+    /// Has each zpool move objects together, as [`Zpool::compact`]. Returns the pages given back to the system.
+    pub(crate) fn compact(&self, max_pages: usize) -> usize {
+        self.zpools.iter().map(|zpool| zpool.compact(max_pages)).sum()
     }
 
     /// Bytes that the zpools hold now. A few loads from memory.

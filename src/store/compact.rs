@@ -29,13 +29,13 @@ impl Store {
         let objects = self.object_bytes();
         let lost = self.pool_bytes().saturating_sub(objects);
         if lost > objects / LOST_SHARE + LOST_BYTES {
-            self.count_compacted(self.objects.zpools.iter().map(|zpool| zpool.compact_some(BITE)).sum());
+            self.count_compacted(self.objects.compact(BITE));
         }
     }
 
     /// Has the zpools move objects together. Returns the pages given back to the system.
     pub fn compact(&self) -> usize {
-        self.count_compacted(self.objects.compact())
+        self.count_compacted(self.objects.compact(usize::MAX))
     }
 
     /// Bytes of all objects in the zpools.

@@ -1,7 +1,7 @@
 //! A pool's own limit: its least recently used pages make room for its new ones.
 //!
-//! It is writeback over the leaves of one pool, oldest first. The price: they have to be looked for among all leaves, so a
-//! pool that lives at its limit should have an accept threshold under it.
+//! It is writeback over the leaves of one pool, oldest first. The price: they have to be looked for among all leaves, so
+//! a pool that lives at its limit should have an accept threshold under it.
 
 use super::batch::Batch;
 use super::writeback::Run;
