@@ -33,13 +33,17 @@ pub use pools::{Key, PoolId, PoolKind};
 pub use stats::Stats;
 pub use store::{LoadError, Recompressed, Scratch, Shrunk, Stop, Store, StoreError, Sweep};
 
-use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Why the locks below may panic: what they protect may then be half changed.
 const POISONED: &str = "a thread panicked inside the store";
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect(POISONED)
+}
+
+fn wait<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    changed.wait(guard).expect(POISONED)
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {

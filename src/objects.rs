@@ -1,6 +1,6 @@
 //! Objects: the stored bytes that an entry names, wherever they are.
 //!
-//! An entry names a codec, and a zpool with a handle, the tier with a slot, or a shared object, by numbers. Here the
+//! An entry names a codec, and a zpool with a handle, a tier with a slot, or a shared object, by numbers. Here the
 //! numbers have their meaning: room is taken, bytes are placed, lent, unpacked and given back. Which pages are
 //! kept, and under which keys, is not known here: this floor lies below the index and never calls up.
 //!
@@ -16,7 +16,7 @@ pub(crate) use shared::{Gauges, Shared, Visit};
 
 use crate::bits::low32;
 use crate::codec::{self, Codec};
-use crate::entry::{Entry, MAX_CODECS, MAX_ZPOOLS, State};
+use crate::entry::{Entry, MAX_CODECS, MAX_TIERS, MAX_ZPOOLS, State};
 use crate::page::{PAGE_SIZE, Page};
 use crate::tier::Tier;
 use crate::zpool::{self, ArenaOptions, Handle, MallocError, Zpool};
@@ -30,7 +30,8 @@ pub(crate) struct Objects {
     pub(crate) zpools: Generations<dyn Zpool, MAX_ZPOOLS>,
     /// The number of the zpool that takes whole pages when the current one does not.
     whole_pages: OnceLock<usize>,
-    pub(crate) tier: Option<Arc<dyn Tier>>,
+    /// In the order in which they are written to.
+    pub(crate) tiers: Generations<dyn Tier, MAX_TIERS>,
     pub(crate) shared: Shared,
 }
 
@@ -64,10 +65,10 @@ pub(crate) type Room = (usize, Handle);
 impl Objects {
     pub(crate) fn new(codec: Arc<dyn Codec>, zpool: Arc<dyn Zpool>, tier: Option<Arc<dyn Tier>>) -> Self {
         Self {
-            codecs: Generations::new(codec),
-            zpools: Generations::new(zpool),
+            codecs: Generations::new(Some(codec)),
+            zpools: Generations::new(Some(zpool)),
             whole_pages: OnceLock::new(),
-            tier,
+            tiers: Generations::new(tier),
             shared: Shared::new(),
         }
     }
@@ -171,11 +172,7 @@ impl Objects {
         match entry.state() {
             State::Same => {}
             State::Pool | State::Writing => self.zpools.get(entry.zpool()).free(entry.handle()),
-            State::Tier => {
-                if let Some(tier) = &self.tier {
-                    tier.discard(entry.slot());
-                }
-            }
+            State::Tier => self.tiers.get(entry.tier()).discard(entry.slot()),
             State::Shared => {
                 if let Some(object) = self.shared.leave(entry.shared_id()) {
                     self.release(object);
@@ -194,10 +191,10 @@ impl Objects {
         self.zpools.iter().map(|zpool| zpool.total_pages() as u64 * PAGE_SIZE as u64).sum()
     }
 
-    /// Bytes of the tables of zpools, tier and shared objects.
+    /// Bytes of the tables of zpools, tiers and shared objects.
     pub(crate) fn meta_bytes(&self) -> usize {
         let zpools: usize = self.zpools.iter().map(Zpool::meta_bytes).sum();
-        let tier = self.tier.as_ref().map_or(0, |tier| tier.meta_bytes());
-        zpools + tier + self.shared.meta_bytes()
+        let tiers: usize = self.tiers.iter().map(Tier::meta_bytes).sum();
+        zpools + tiers + self.shared.meta_bytes()
     }
 }

@@ -54,6 +54,13 @@ impl Store {
         stats
     }
 
+    /// Whether nothing is on its way to a tier. To be asked by who forks, when no other thread uses the store: then the
+    /// child finds no batch half way.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.turns.is_quiet()
+    }
+
     /// Checks every invariant that can be checked, at the price of a look at every entry. No other thread may
     /// use the store meanwhile.
     ///

@@ -86,7 +86,7 @@ impl Store {
         packed: &mut Page,
         codecs: &mut Scratches,
     ) -> Result<(), LoadError> {
-        let tier = self.objects.tier.as_ref().expect("an entry in the tier was written to it");
+        let tier = self.objects.tiers.get(object.tier());
         let len = tier.read(object.slot(), packed).map_err(|error| {
             self.counters.tier_fail.add(1);
             LoadError::Tier(error)

@@ -1,13 +1,16 @@
 //! A pool's own limit: its least recently used pages make room for its new ones.
 //!
-//! It is writeback over the leaves of one pool, oldest first. The price: they have to be looked for among all leaves, so
-//! a pool that lives at its limit should have an accept threshold under it.
+//! It is writeback over the leaves of one pool, oldest first. An ephemeral pool drops its pages in the thread that
+//! stores, which waits for nobody. A persistent one is written back there only if the owner of the store wants
+//! that; else it refuses the page, and the next [`Store::shrink`] makes room. The price: the leaves have to be looked for
+//! among all, so a pool that lives at its limit should have an accept threshold under it.
 
-use super::batch::Batch;
+use super::turns::Turn;
 use super::writeback::Run;
 use super::{Store, StoreError};
 use crate::index::SHARDS;
-use crate::pools::PoolId;
+use crate::page::PAGE_SIZE;
+use crate::pools::{PoolId, PoolKind};
 
 impl Store {
     /// Makes room for `size` bytes under the limit of the pool, by its own least recently used pages.
@@ -20,36 +23,62 @@ impl Store {
             return Ok(());
         }
         self.counters.pool_limit_hit.add(1);
-        if size <= self.pools.usage(pool).1 {
-            self.shrink_pool(pool, size);
+        let can_fit = size <= self.pools.usage(pool).1;
+        if can_fit && (pool.kind() == PoolKind::Ephemeral || self.knobs.shrink_inline) {
+            self.shrink_pool(pool, size, &mut Run::new(self));
+        } else if can_fit {
+            self.pools.set_crowded(pool);
         }
         if fits() { Ok(()) } else { Err(StoreError::Full) }
     }
 
-    fn shrink_pool(&self, pool: PoolId, size: u64) {
-        let batch = &mut *crate::lock(&self.shrinking);
-        let mut run = Run::new(self);
-        if !run.takes(pool.kind()) {
-            return;
+    /// Brings the pools under their limits that have refused pages for want of a thread to write back.
+    pub(super) fn shrink_crowded(&self, run: &mut Run) {
+        for pool in self.pools.take_crowded() {
+            self.shrink_pool(pool, PAGE_SIZE as u64, run);
         }
+    }
+
+    /// Makes room for `size` bytes in the pool, and as much more as the accept threshold says.
+    fn shrink_pool(&self, pool: PoolId, size: u64, run: &mut Run) {
         let excess = || {
             let (used, limit) = self.pools.usage(pool);
-            used.saturating_sub(self.knobs.accept_bytes(limit).min(limit - size))
+            used.saturating_sub(self.knobs.accept_bytes(limit).min(limit.saturating_sub(size)))
         };
-        let leaves = self.leaves_of(pool);
-        batch.clear();
-        // Twice: the first time round takes referenced bits away.
-        for &(_, number, leaf) in leaves.iter().chain(&leaves) {
-            self.cross_leaf_of(pool, number, leaf, &mut run, batch, excess());
-            if batch.is_full(excess()) {
-                self.write_back(&mut run, batch);
-                batch.clear();
-            }
-            if excess() == 0 || !run.takes(pool.kind()) {
+        loop {
+            let (others, own) = (self.turns.ended(), run.batches);
+            self.cross_pool(pool, &excess, run);
+            // Of an ephemeral pool nothing is on its way out in other threads.
+            let is_done = pool.kind() == PoolKind::Ephemeral || excess() == 0;
+            if is_done || !self.turns.wait_past(others + run.batches - own) {
                 return;
             }
         }
-        self.write_back(&mut run, batch);
+    }
+
+    /// Takes pages out of the pool, oldest first, until there is no excess.
+    fn cross_pool(&self, pool: PoolId, excess: &impl Fn() -> u64, run: &mut Run) {
+        let begin = |run: &Run| match pool.kind() {
+            PoolKind::Ephemeral => self.turns.begin(0),
+            PoolKind::Persistent => self.turns.begin(run.wanted(self)),
+        };
+        let leaves = self.leaves_of(pool);
+        let mut turn = begin(run);
+        // Twice: the first time round takes referenced bits away.
+        for &(_, number, leaf) in leaves.iter().chain(&leaves) {
+            if !turn.takes(pool.kind()) {
+                break;
+            }
+            self.cross_leaf_of(pool, number, leaf, run, &mut turn, excess());
+            if turn.batch.is_full(excess()) {
+                self.write_back(run, turn);
+                if excess() == 0 {
+                    return;
+                }
+                turn = begin(run);
+            }
+        }
+        self.write_back(run, turn);
     }
 
     /// The leaves of a pool that are in the LRU, oldest first: age, shard and number.
@@ -73,14 +102,15 @@ impl Store {
         number: usize,
         leaf: u32,
         run: &mut Run,
-        batch: &mut Batch,
+        turn: &mut Turn,
         excess: u64,
     ) {
         let mut shard = self.index.lock(number);
         let mut hand = 0;
-        while !batch.is_full(excess) && shard.leaf(leaf).pool == pool && shard.leaf(leaf).has_evictable() {
+        while !turn.batch.is_full(excess) && shard.leaf(leaf).pool == pool && shard.leaf(leaf).has_evictable()
+        {
             match shard.next_victim_in(leaf, &mut hand) {
-                Some(bit) => self.evict(&mut shard, leaf, bit, run, batch),
+                Some(bit) => self.evict(&mut shard, leaf, bit, run, turn),
                 None => break,
             }
         }

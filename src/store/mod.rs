@@ -21,6 +21,7 @@ mod recompress;
 mod room;
 #[allow(clippy::module_inception, reason = "it is the word for this operation")]
 mod store;
+mod turns;
 mod writeback;
 
 pub use load::LoadError;
@@ -38,23 +39,22 @@ use crate::pools::{Key, PoolId, PoolKind, Pools};
 use crate::stats::Counters;
 use crate::tier::Tier;
 use crate::zpool::{self, ArenaOptions, Zpool};
-use batch::Batch;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use turns::Turns;
 
 /// A store of compressed pages. All methods may be called from any thread.
 ///
 /// Lock order, outermost first; each is let go before another of its own kind is taken:
 ///
-/// 1. `shrinking`: one thread shrinks at a time. Held over everything, the tier's I/O included.
-/// 2. a shard of `index`: its entries, their LRU and counters. An object in a zpool is read under the lock of
-///    the shard whose entry names it, so it cannot be freed meanwhile. Never held over the tier's I/O, nor
-///    while a page is compressed; two shards are never locked at once.
-/// 3. a stripe of the shared objects. The same holds for their bytes.
-/// 4. the zpools' own locks.
+/// 1. a shard of `index`: its entries, their LRU and counters. An object in a zpool is read under the lock of
+///    the shard whose entry names it, so it cannot be freed meanwhile. Never held while a page is compressed; two
+///    shards are never locked at once.
+/// 2. a stripe of the shared objects. The same holds for their bytes.
+/// 3. the zpools' own locks.
 ///
-/// The tables of `dedup`, the locks with which a codec, zpool or pool is added, and the tier's own are taken with no
-/// lock of 2 to 4 held.
+/// The lock of `turns`, the tables of `dedup`, the locks with which a codec, zpool, tier or pool is added, and the
+/// tiers' own are taken with none of these held. No lock is held over a tier's I/O.
 #[derive(Debug)]
 pub struct Store {
     knobs: Knobs,
@@ -65,7 +65,7 @@ pub struct Store {
     counters: Counters,
     /// The pool was at its limit and has not been under the accept threshold since.
     was_full: AtomicBool,
-    shrinking: Mutex<Batch>,
+    turns: Turns,
 }
 
 /// One thread's working memory.
@@ -84,7 +84,7 @@ impl std::fmt::Debug for Scratch {
 }
 
 impl Store {
-    /// A store as `config` says, writing back to `tier` if there is one.
+    /// A store as `config` says, writing back to `tier` if there is one; see also [`Store::add_tier`].
     ///
     /// # Errors
     /// [`ConfigError`] if there is no such compressor or zpool.
@@ -112,7 +112,7 @@ impl Store {
             dedup: Dedup::new(),
             counters: Counters::default(),
             was_full: AtomicBool::new(false),
-            shrinking: Mutex::default(),
+            turns: Turns::default(),
         }
     }
 
@@ -123,6 +123,16 @@ impl Store {
         let (number, codec) = self.objects.codecs.current();
         codecs.of(number, codec);
         Scratch { codecs, packed: Box::new([0; PAGE_SIZE]), next: None }
+    }
+
+    /// Adds a tier behind those that there are: it is written to when they take nothing or are busy. What was added
+    /// before is not added again.
+    ///
+    /// # Errors
+    /// [`ConfigError::TooManyTiers`].
+    pub fn add_tier(&self, tier: Arc<dyn Tier>) -> Result<(), ConfigError> {
+        let address = |tier: &(dyn Tier + 'static)| std::ptr::from_ref(tier).addr();
+        self.objects.tiers.add(tier, address).map(drop).ok_or(ConfigError::TooManyTiers)
     }
 
     /// A new pool of keys. `memlimit` bounds the bytes that its pages take in the zpools (what is shared is not
