@@ -209,7 +209,7 @@ fn the_store_agrees_with_a_map() {
         run(seed.parse().expect("RAMFOLD_SEED is a number"), 20_000);
         return;
     }
-    let written: u64 = (1..=24).map(|seed| run(seed, 6_000)).sum();
+    let written: u64 = (1..=32).map(|seed| run(seed, 6_000)).sum();
     assert!(written > 10_000, "writeback should happen often, not for {written} pages");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     run(now.as_nanos() as u64, 20_000);
