@@ -89,14 +89,13 @@ impl Objects {
         Some(*self.whole_pages.get_or_init(|| number))
     }
 
-    /// Room for so many bytes in a zpool. None if the zpools would hold more than `limit` then.
+    /// Room for so many bytes in the zpool of this number. None if the zpools would hold more than `limit` then.
     pub(crate) fn allocate(
         &self,
-        zpool: usize,
+        number: usize,
         size: usize,
         limit: u64,
     ) -> Result<Option<Room>, MallocError> {
-        let number = zpool;
         let zpool = self.zpools.get(number);
         let handle = zpool.malloc(size)?;
         if self.pool_bytes() > limit {
@@ -112,11 +111,9 @@ impl Objects {
         packed.entry(handle, number)
     }
 
-    /// Has the processor fetch an object that will be read soon.
+    /// Has the processor fetch an object that is in a zpool.
     pub(crate) fn prefetch(&self, object: Entry) {
-        if object.in_pool() {
-            self.zpools.get(object.zpool()).prefetch(object.handle(), object.len());
-        }
+        self.zpools.get(object.zpool()).prefetch(object.handle(), object.len());
     }
 
     /// Lends the bytes of an object that is in a zpool.

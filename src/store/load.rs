@@ -1,7 +1,7 @@
 //! Loading: from an entry back to the page.
 //!
 //! An object in a zpool is verified and decompressed straight out of the pool, under the lock of the shard whose
-//! entry names it: no copy, and nothing can free it meanwhile. The tier is read without a lock; after that the
+//! entry names it: no copy, and nothing can free it meanwhile. A tier is read without a lock; after that the
 //! entry is looked at again, and if it is another one, what was read may be anything and the load starts anew.
 
 use super::{Scratch, Store};
@@ -43,7 +43,7 @@ impl Store {
             };
             shard.touch(leaf, spot.bit);
             if in_sequence {
-                shard.leaf(leaf).get(spot.bit + 1).into_iter().for_each(|next| self.objects.prefetch(next));
+                self.prefetch(shard.leaf(leaf).get(spot.bit + 1));
             }
             let in_tier = match entry.state() {
                 State::Shared => {
@@ -61,6 +61,13 @@ impl Store {
             if self.still_there(&spot, entry, object, result.is_ok()) {
                 return result;
             }
+        }
+    }
+
+    /// Has the processor fetch what the next load of a sequence will read, while it decompresses this page.
+    fn prefetch(&self, next: Option<Entry>) {
+        if let Some(entry) = next.filter(|entry| entry.in_pool()) {
+            self.objects.prefetch(entry);
         }
     }
 

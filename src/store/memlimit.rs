@@ -2,8 +2,8 @@
 //!
 //! It is writeback over the leaves of one pool, oldest first. An ephemeral pool drops its pages in the thread that
 //! stores, which waits for nobody. A persistent one is written back there only if the owner of the store wants
-//! that; else it refuses the page, and the next [`Store::shrink`] makes room. The price: the leaves have to be looked for
-//! among all, so a pool that lives at its limit should have an accept threshold under it.
+//! that; else it refuses the page, and the next [`Store::shrink`] makes room. The price: the leaves have to be looked
+//! for among all, so a pool that lives at its limit should have an accept threshold under it.
 
 use super::turns::Turn;
 use super::writeback::Run;

@@ -1,10 +1,8 @@
 //! The store: which pages are kept, and where.
 //!
 //! A page is kept as one of: a repeated word in its entry, compressed bytes (or the page as it is) in a zpool,
-//! a part in an object that other pages share, or a slot of the tier. What is cheap is tried first, and all that can
-//! fail comes before the commit point. Duplicates are looked for after compression: the bytes are fewer then, one
-//! hash of them serves as checksum and for the search, and nothing has to be decompressed to compare. The price: a
-//! duplicate costs a compression, and is found only among pages of the same compressor.
+//! a part in an object that other pages share, or a slot of a tier. An operation is a file here, and a file holds no
+//! other; below them are the index, which knows keys and entries, and the objects that entries name.
 //!
 //! Guarantees: after a store that succeeded a load gives that page or an error, never another page and never
 //! an older one. A persistent page leaves only by invalidation. A store that is refused leaves a persistent

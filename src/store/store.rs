@@ -3,8 +3,8 @@
 //! What is cheap is tried first, and all that can fail comes before the commit point. Duplicates are looked for after
 //! compression: the bytes are fewer then, one hash of them serves as checksum and for the search, and nothing has to be
 //! decompressed to compare. The price: a duplicate costs a compression, and is found only among pages of the same
-//! compressor. The guarantee: a store that fails has changed nothing, but that an ephemeral pool forgets the page that
-//! was there.
+//! compressor. The guarantee: a store that fails has changed nothing, but for an ephemeral pool, which forgets the page
+//! that was there.
 
 use super::{Scratch, Store};
 use crate::codec::CompressError;

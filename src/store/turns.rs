@@ -1,7 +1,7 @@
 //! Turns: who writes to which tier.
 //!
 //! A thread that writes back takes a tier and a batch of which nobody else has the number, and gives them back when the
-//! batch has come to its end. That is told by bits under a lock that is held for a look only: no lock is held over a
+//! batch has come to its end. Who has what is noted under a lock that is held for a look only: no lock is held over a
 //! tier's I/O, and each tier may have a batch under way. Who finds the first tier taken goes to the next, so a slow one
 //! keeps nobody from another; who finds all taken waits until one is free.
 //!

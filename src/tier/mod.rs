@@ -39,8 +39,8 @@ impl Slot {
 /// A place for records outside the pool. All methods may be called from any thread.
 ///
 /// A record is 1..=4096 bytes. A slot stays readable, with the same bytes, until it is discarded; it is
-/// discarded once and not used after. A write may take its time: no lock of the store is held over it, and reads and
-/// discards do not wait for it.
+/// discarded once and not used after. A write may take its time: no lock of the store is held over it, and nothing
+/// else here waits for it.
 pub trait Tier: Send + Sync + Debug {
     /// Writes all `records`, and returns a slot for each, in order. All or nothing: after an error no slot is
     /// in use and what was stored before is untouched.
