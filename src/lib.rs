@@ -3,13 +3,15 @@
 //! ```text
 //!     doors (run, disk, mount)
 //!        |
-//!     Store      store / load / invalidate: what is kept, and where      (policy)
+//!     store      store / load / invalidate: what is kept, and where      (policy)
+//!     index      from a key to its entry
+//!     objects    from an entry to its bytes
 //!     |    |   \
 //!  Codec  Zpool  Tier                                                    (mechanism)
 //! ```
 //!
-//! The three mechanisms never see each other; only the store and its writeback touch all three. The library
-//! has no threads of its own, no door and no async runtime.
+//! No floor calls up, and the three mechanisms never see each other. The library has no threads of its own, no door and
+//! no async runtime.
 
 pub mod codec;
 pub mod page;

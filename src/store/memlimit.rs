@@ -8,6 +8,7 @@
 use super::turns::Turn;
 use super::writeback::Run;
 use super::{Store, StoreError};
+use crate::entry::MAX_BATCHES;
 use crate::index::SHARDS;
 use crate::page::PAGE_SIZE;
 use crate::pools::{PoolId, PoolKind};
@@ -45,10 +46,10 @@ impl Store {
             let (used, limit) = self.pools.usage(pool);
             used.saturating_sub(self.knobs.accept_bytes(limit).min(limit.saturating_sub(size)))
         };
-        loop {
+        // Some may be on their way out in other threads: what those have under way is waited for, and no more.
+        for _ in 0..=MAX_BATCHES {
             let (others, own) = (self.turns.ended(), run.batches);
             self.cross_pool(pool, &excess, run);
-            // Of an ephemeral pool nothing is on its way out in other threads.
             let is_done = pool.kind() == PoolKind::Ephemeral || excess() == 0;
             if is_done || !self.turns.wait_past(others + run.batches - own) {
                 return;

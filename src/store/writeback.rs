@@ -166,6 +166,7 @@ impl Store {
         if !turn.takes(PoolKind::Persistent) && !self.pools.any_ephemeral() {
             return false;
         }
+        run.idle_rounds = 0;
         let mut heads: [Option<u32>; SHARDS] =
             std::array::from_fn(|number| self.index.lock(number).oldest_stamp());
         while !turn.batch.is_full(excess) {
