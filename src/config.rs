@@ -26,8 +26,9 @@ pub struct Config {
     pub duplicate_pages_enabled: bool,
     /// Off: store nothing new, keep serving what is stored.
     pub enabled: bool,
-    /// A store that finds the pool full shrinks it, in the caller's thread, before it gives up. For callers
-    /// without a thread of their own for [`crate::Store::shrink`].
+    /// A store that finds the pool full, or its own pool at its memlimit, writes back in the caller's thread before
+    /// it gives up. For callers without a thread of their own for [`crate::Store::shrink`]. Without it no store waits
+    /// for a tier.
     pub shrink_inline: bool,
 }
 
@@ -86,6 +87,9 @@ pub enum ConfigError {
     /// a store can use 32 different compressors and levels in its life
     #[error("a store can use 32 different compressors and levels in its life")]
     TooMany,
+    /// a store can have 16 tiers
+    #[error("a store can have 16 tiers")]
+    TooManyTiers,
 }
 
 /// The settings that change while the store runs.

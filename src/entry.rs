@@ -3,10 +3,10 @@
 //! An entry is a word of 64 bits and a checksum of 32:
 //!
 //! ```text
-//!     state 3 | zpool 4 | codec 5 | length - 1: 12 | location 40      checksum of the stored bytes 32
+//!     state 3 | zpool or tier 4 | codec 5 | length - 1: 12 | location 40      checksum of the stored bytes 32
 //! ```
 //!
-//! The location is a zpool handle, a tier slot or the number of a shared object, by state. The checksum is
+//! The location is a zpool handle, a tier's slot or the number of a shared object, by state. The checksum is
 //! taken over the bytes as stored (compressed or raw), so a load can tell a damaged object before it
 //! decompresses it, and it goes with the bytes from the pool to the tier. A same-filled page needs neither
 //! length nor checksum; its word lies in their place.
@@ -17,9 +17,10 @@
 //!                        same-filled: Same
 //! ```
 //!
-//! The price: a store can know at most 32 codecs and 16 zpools in its life. The guarantee: an entry whose
-//! state is `Writing` is the very one that writeback marked, because every other way to make an entry gives
-//! another state; so writeback may compare entries to see that nothing came in between.
+//! The price: a store can know at most 32 codecs, 16 zpools and 16 tiers in its life, and four batches of writeback may
+//! be under way. The guarantee: an entry whose state is `Writing` is the very one that the batch of its number has
+//! marked, because every other way to make an entry gives another state or number; so writeback may compare entries to
+//! see that nothing came in between.
 
 use crate::bits::{low_size, low16, low32};
 use crate::page::PAGE_SIZE;
@@ -36,20 +37,24 @@ const LOCATION_MASK: u64 = (1 << LENGTH_SHIFT) - 1;
 pub(crate) const MAX_CODECS: usize = 1 << (ZPOOL_SHIFT - CODEC_SHIFT);
 /// Zpools that the entries of one store can name.
 pub(crate) const MAX_ZPOOLS: usize = 1 << (STATE_SHIFT - ZPOOL_SHIFT);
+/// Tiers that the entries of one store can name, in the bits that number the zpool otherwise.
+pub(crate) const MAX_TIERS: usize = MAX_ZPOOLS;
+/// Batches of writeback that entries can be marked for at once.
+pub(crate) const MAX_BATCHES: usize = 4;
 
 /// Where the page of an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// In a zpool, owned by this entry alone.
     Pool,
-    /// As `Pool`, and writeback has taken a copy that it is about to write.
-    Writing,
     /// In an object that several entries share.
     Shared,
-    /// In a slot of the tier.
+    /// In a slot of a tier.
     Tier,
     /// Nowhere: the page is one repeated word.
     Same,
+    /// As `Pool`, and a batch of writeback has a copy that it is about to write. The last, for its number is added.
+    Writing,
 }
 
 /// One entry. See the head of the file.
@@ -81,28 +86,32 @@ impl Entry {
         Self::from_word(id | (State::Shared as u64) << STATE_SHIFT, 0)
     }
 
-    /// The same object while writeback writes it.
-    pub(crate) fn writing(self) -> Self {
-        self.moved(State::Writing, self.location())
+    /// The same object while the batch of this number writes it.
+    pub(crate) fn writing(self, batch: usize) -> Self {
+        debug_assert!(self.in_pool() && batch < MAX_BATCHES);
+        self.in_state(State::Writing as u64 + batch as u64)
     }
 
     /// The same object, writeback's mark taken off.
     pub(crate) fn settled(self) -> Self {
-        if self.state() == State::Writing { self.moved(State::Pool, self.location()) } else { self }
+        if self.state() == State::Writing { self.in_state(State::Pool as u64) } else { self }
     }
 
-    /// The same bytes, now in a slot of the tier.
-    pub(crate) fn in_tier(self, slot: Slot) -> Self {
-        self.moved(State::Tier, slot.to_bits())
+    /// The same bytes, now in a slot of the tier of this number.
+    pub(crate) fn in_tier(self, tier: usize, slot: Slot) -> Self {
+        debug_assert!(self.in_pool() && tier < MAX_TIERS);
+        let kept = self.word() & !LOCATION_MASK & ((1 << ZPOOL_SHIFT) - 1);
+        let place = slot.to_bits() | (tier as u64) << ZPOOL_SHIFT;
+        Self::from_word(kept | place | (State::Tier as u64) << STATE_SHIFT, self.sum)
     }
 
     pub(crate) fn state(self) -> State {
         match self.word() >> STATE_SHIFT {
             0 => State::Pool,
-            1 => State::Writing,
-            2 => State::Shared,
-            3 => State::Tier,
-            _ => State::Same,
+            1 => State::Shared,
+            2 => State::Tier,
+            3 => State::Same,
+            _ => State::Writing,
         }
     }
 
@@ -123,7 +132,14 @@ impl Entry {
 
     /// Number of the zpool that holds the bytes.
     pub(crate) fn zpool(self) -> usize {
+        debug_assert!(self.in_pool());
         low_size(self.word() >> ZPOOL_SHIFT) % MAX_ZPOOLS
+    }
+
+    /// Number of the tier that holds the bytes.
+    pub(crate) fn tier(self) -> usize {
+        debug_assert!(self.state() == State::Tier);
+        low_size(self.word() >> ZPOOL_SHIFT) % MAX_TIERS
     }
 
     /// Checksum of the stored bytes.
@@ -166,9 +182,8 @@ impl Entry {
         self.word() & LOCATION_MASK
     }
 
-    fn moved(self, state: State, location: u64) -> Self {
-        let kept = self.word() & !LOCATION_MASK & ((1 << STATE_SHIFT) - 1);
-        Self::from_word(kept | location | (state as u64) << STATE_SHIFT, self.sum)
+    fn in_state(self, state: u64) -> Self {
+        Self::from_word(self.word() & ((1 << STATE_SHIFT) - 1) | state << STATE_SHIFT, self.sum)
     }
 
     fn word(self) -> u64 {
@@ -205,12 +220,21 @@ mod tests {
             assert_eq!((entry.state(), entry.handle(), entry.len()), (State::Pool, handle, len));
             assert_eq!((entry.codec(), entry.zpool()), (MAX_CODECS - 1, MAX_ZPOOLS - 1));
             assert_eq!((entry.sum(), entry.is_raw()), (0xdead_beef, len == 4096));
-            let writing = entry.writing();
-            assert_eq!((writing.state(), writing.handle()), (State::Writing, handle));
-            assert!(writing != entry && writing.settled() == entry);
-            let tier = writing.in_tier(Slot::from_bits(7));
-            assert_eq!((tier.state(), tier.slot(), tier.len()), (State::Tier, Slot::from_bits(7), len));
-            assert_eq!((tier.codec(), tier.sum()), (MAX_CODECS - 1, 0xdead_beef));
+            for batch in 0..MAX_BATCHES {
+                let writing = entry.writing(batch);
+                assert_eq!((writing.state(), writing.handle()), (State::Writing, handle));
+                assert!(writing != entry && writing.settled() == entry);
+                assert!((0..batch).all(|other| entry.writing(other) != writing), "a batch knows its own");
+                for tier in [0, 5, MAX_TIERS - 1] {
+                    let there = writing.in_tier(tier, Slot::from_bits(7));
+                    assert_eq!(
+                        (there.state(), there.slot(), there.tier()),
+                        (State::Tier, Slot::from_bits(7), tier)
+                    );
+                    let kept = (there.len(), there.codec(), there.sum());
+                    assert_eq!(kept, (len, MAX_CODECS - 1, 0xdead_beef));
+                }
+            }
         }
     }
 

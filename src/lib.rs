@@ -3,58 +3,49 @@
 //! ```text
 //!     doors (run, disk, mount)
 //!        |
-//!     Store      store / load / invalidate: what is kept, and where      (policy)
+//!     store      store / load / invalidate: what is kept, and where      (policy)
+//!     index      from a key to its entry
+//!     objects    from an entry to its bytes
 //!     |    |   \
 //!  Codec  Zpool  Tier                                                    (mechanism)
 //! ```
 //!
-//! The three mechanisms never see each other; only the store and its writeback touch all three. The library
-//! has no threads of its own, no door and no async runtime.
+//! No floor calls up, and the three mechanisms never see each other. The library has no threads of its own, no door and
+//! no async runtime.
 
 pub mod codec;
 pub mod page;
 pub mod tier;
 pub mod zpool;
 
-mod answers;
-mod batch;
 mod bits;
-mod compaction;
 mod config;
-mod dedup;
 mod entry;
-mod generations;
 mod index;
-mod invalidate;
-mod knobs;
-mod leaf;
-mod load;
-mod lru;
-mod packed;
+mod objects;
 mod pools;
 mod prefetch;
-mod recompress;
-mod shared;
 mod stats;
 mod store;
-mod writeback;
 
 pub use config::{Config, ConfigError, PoorPages};
-pub use load::{Corrupt, LoadError};
+pub use objects::Corrupt;
 pub use page::{PAGE_SIZE, Page};
 pub use pools::{Key, PoolId, PoolKind};
-pub use recompress::{Recompressed, Sweep};
 pub use stats::Stats;
-pub use store::{Scratch, Store, StoreError};
-pub use writeback::{Shrunk, Stop};
+pub use store::{LoadError, Recompressed, Scratch, Shrunk, Stop, Store, StoreError, Sweep};
 
-use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Why the locks below may panic: what they protect may then be half changed.
 const POISONED: &str = "a thread panicked inside the store";
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect(POISONED)
+}
+
+fn wait<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    changed.wait(guard).expect(POISONED)
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {

@@ -3,7 +3,9 @@
 //! A pool is what zcache and tmem call by that name: a set of keys with one owner. What must be known of a pool
 //! at every store (persistent? limited?) is part of its id, so that nothing has to be looked up.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 use std::sync::{Mutex, OnceLock};
 
 /// Names one page: what zswap calls type and offset, zram a sector, zcache mount, inode and index.
@@ -62,6 +64,8 @@ struct Pool {
     id: AtomicU64,
     memlimit: AtomicU64,
     bytes: AtomicU64,
+    /// It has refused a page at its memlimit, and waits for a thread that shrinks.
+    crowded: AtomicBool,
 }
 
 /// The pools of a store.
@@ -69,6 +73,7 @@ struct Pool {
 pub(crate) struct Pools {
     chunks: [OnceLock<Box<[Pool; CHUNK]>>; CHUNK],
     ephemeral: AtomicU32,
+    any_crowded: AtomicBool,
     creating: Mutex<()>,
 }
 
@@ -77,6 +82,7 @@ impl Pools {
         Self {
             chunks: [const { OnceLock::new() }; CHUNK],
             ephemeral: AtomicU32::new(0),
+            any_crowded: AtomicBool::new(false),
             creating: Mutex::new(()),
         }
     }
@@ -92,6 +98,7 @@ impl Pools {
         let pool = self.pool(id.number());
         pool.memlimit.store(memlimit.unwrap_or(u64::MAX), Relaxed);
         pool.bytes.store(0, Relaxed);
+        pool.crowded.store(false, Relaxed);
         pool.id.store(u64::from(id.0) + 1, Relaxed);
         self.ephemeral.fetch_add(u32::from(ephemeral != 0), Relaxed);
         id
@@ -129,6 +136,29 @@ impl Pools {
     pub(crate) fn usage(&self, id: PoolId) -> (u64, u64) {
         let pool = self.pool(id.number());
         (pool.bytes.load(Relaxed), pool.memlimit.load(Relaxed))
+    }
+
+    /// Has the next thread that shrinks make room in the pool.
+    pub(crate) fn set_crowded(&self, id: PoolId) {
+        self.pool(id.number()).crowded.store(true, Relaxed);
+        self.any_crowded.store(true, Release);
+    }
+
+    /// Whether there is a pool to make room in.
+    pub(crate) fn any_crowded(&self) -> bool {
+        self.any_crowded.load(Relaxed)
+    }
+
+    /// The pools to make room in, which are no longer noted as such.
+    pub(crate) fn take_crowded(&self) -> Vec<PoolId> {
+        if !self.any_crowded() || !self.any_crowded.swap(false, Acquire) {
+            return vec![];
+        }
+        let pools = self.chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter());
+        let crowded = pools.filter(|pool| pool.crowded.swap(false, Relaxed));
+        crowded
+            .filter_map(|pool| u32::try_from(pool.id.load(Relaxed).checked_sub(1)?).ok().map(PoolId))
+            .collect()
     }
 
     fn pool(&self, number: usize) -> &Pool {

@@ -121,7 +121,7 @@ macro_rules! stats {
 stats! {
     /// Held in memory now: in a zpool, alone or shared, or same-filled.
     stored_pages,
-    /// Held in the tier now.
+    /// Held in the tiers now.
     tier_pages,
     /// Bytes that the zpools hold now.
     pool_total_size,
@@ -129,7 +129,7 @@ stats! {
     orig_data_size,
     /// Bytes of `stored_pages` after compression; what is shared counts once, same-filled pages nothing.
     compr_data_size,
-    /// Bytes of the store's own tables, those of the zpools and the tier included.
+    /// Bytes of the store's own tables, those of the zpools and the tiers included.
     meta_bytes,
     /// Same-filled pages held now.
     same_filled_pages,
@@ -145,15 +145,15 @@ stats! {
     invalidates,
     /// Loads of keys that the store does not hold.
     misses,
-    /// Pages written back to the tier.
+    /// Pages written back to the tiers.
     written_back_pages,
-    /// Bytes written back to the tier.
+    /// Bytes written back to the tiers.
     writeback_bytes,
-    /// Loads served from the tier.
+    /// Loads served from a tier.
     tier_loads,
     /// Loads of pages that had been compressed anew.
     dense_loads,
-    /// Batches that the tier did not take; their pages stayed in the pool.
+    /// Batches that no tier took; their pages stayed in the pool.
     writeback_fail,
     /// Ephemeral pages dropped to make room.
     dropped_pages,
@@ -177,7 +177,7 @@ stats! {
     decompress_fail,
     /// Loads that failed: the stored bytes are not what was stored.
     checksum_fail,
-    /// Loads that failed: the tier gave an error.
+    /// Loads that failed: a tier gave an error.
     tier_fail,
 }
 
@@ -213,7 +213,7 @@ impl Stats {
     }
 
     /// Adds what the shared objects hold: `sharers` entries on `objects`, of which `tier_sharers` lie in the tier.
-    pub(crate) fn count_shared(&mut self, shared: &crate::shared::Gauges) {
+    pub(crate) fn count_shared(&mut self, shared: &crate::objects::Gauges) {
         self.stored_pages = self.stored_pages.saturating_sub(shared.tier_sharers);
         self.tier_pages += shared.tier_sharers;
         self.compr_data_size += shared.bytes;

@@ -1,5 +1,5 @@
 //! Tiers: where the coldest pages go when the pool is full. A tier takes compressed records and gives a
-//! [`Slot`] for each.
+//! [`Slot`] for each. A store may have several.
 
 pub mod file;
 pub mod memory;
@@ -39,7 +39,8 @@ impl Slot {
 /// A place for records outside the pool. All methods may be called from any thread.
 ///
 /// A record is 1..=4096 bytes. A slot stays readable, with the same bytes, until it is discarded; it is
-/// discarded once and not used after.
+/// discarded once and not used after. A write may take its time: no lock of the store is held over it, and nothing
+/// else here waits for it.
 pub trait Tier: Send + Sync + Debug {
     /// Writes all `records`, and returns a slot for each, in order. All or nothing: after an error no slot is
     /// in use and what was stored before is untouched.

@@ -99,14 +99,14 @@ impl<'a> Model<'a> {
         ids.sort_unstable();
         ids.into_iter().for_each(|id| self.remove(id));
         self.pool.check();
-        self.pool.compact();
+        self.pool.compact(usize::MAX);
         self.pool.check();
         assert_eq!(self.pool.total_pages(), 0, "pages left");
     }
 }
 
 fn every_size_is_kept_and_the_next_is_refused(pool: &dyn Checked) {
-    assert_eq!((pool.total_pages(), pool.compact()), (0, 0));
+    assert_eq!((pool.total_pages(), pool.compact(usize::MAX)), (0, 0));
     let mut model = Model::new(pool);
     for size in 1..=pool.max_size() {
         model.store(size).unwrap();
@@ -143,7 +143,7 @@ fn random_use_agrees_with_the_model(pool: &dyn Checked) {
             }
             if random.below(200) == 0 {
                 let held = pool.total_pages();
-                let freed = pool.compact();
+                let freed = pool.compact(usize::MAX);
                 assert_eq!(pool.total_pages(), held - freed, "seed {seed} step {step}");
                 model.verify();
             }
@@ -168,10 +168,10 @@ fn compaction_keeps_every_object(pool: &dyn Checked) {
         }
         pool.check();
         let held = pool.total_pages();
-        let freed = pool.compact();
+        let freed = pool.compact(usize::MAX);
         assert_eq!(pool.total_pages(), held - freed);
         model.verify();
-        assert_eq!(pool.compact(), 0, "one compaction is enough");
+        assert_eq!(pool.compact(usize::MAX), 0, "one compaction is enough");
     }
     model.clear();
 }
@@ -273,12 +273,12 @@ fn threads_share_it_with_compaction(pool: &dyn Checked) {
             });
         }
         while running.load(Ordering::Relaxed) > 0 {
-            pool.compact();
+            pool.compact(usize::MAX);
             std::thread::yield_now();
         }
     });
     pool.check();
-    pool.compact();
+    pool.compact(usize::MAX);
     pool.check();
     assert_eq!(pool.total_pages(), 0);
 }
@@ -295,7 +295,7 @@ fn an_object_that_is_lent_stays_as_it_is(pool: &dyn Checked) {
         pool.read(handle, size, &mut |lent| {
             // Another thread compacts while this one is inside the object.
             let compaction = scope.spawn(|| {
-                pool.compact();
+                pool.compact(usize::MAX);
                 compacted.store(true, Ordering::Relaxed);
             });
             compaction.join().unwrap();

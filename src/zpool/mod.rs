@@ -82,13 +82,10 @@ pub trait Zpool: Send + Sync + Debug {
     /// Bytes that the pool uses beside those pages: tables, descriptors.
     fn meta_bytes(&self) -> usize;
 
-    /// Moves objects together and gives whole pages back to the system. Returns the pages given back.
-    fn compact(&self) -> usize;
-
-    /// As [`Zpool::compact`], but stops when about `max_pages` have been given back, and keeps the reserve.
-    fn compact_some(&self, _max_pages: usize) -> usize {
-        0
-    }
+    /// Moves objects together and gives the pages that become empty back to the system, until about `max_pages` have
+    /// gone. `usize::MAX`: until nothing is to be gained; the free pages that the pool keeps in hand go too.
+    /// Returns the pages given back.
+    fn compact(&self, max_pages: usize) -> usize;
 }
 
 /// Why the zpool gave no memory.

@@ -270,12 +270,8 @@ impl Zpool for FaultyZpool {
         self.inner.meta_bytes()
     }
 
-    fn compact(&self) -> usize {
-        self.inner.compact()
-    }
-
-    fn compact_some(&self, max_pages: usize) -> usize {
-        self.inner.compact_some(max_pages)
+    fn compact(&self, max_pages: usize) -> usize {
+        self.inner.compact(max_pages)
     }
 }
 

@@ -11,3 +11,4 @@ mod metadata;
 mod model;
 mod rules;
 mod stress;
+mod tiers;

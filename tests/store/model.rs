@@ -17,7 +17,8 @@ const INDICES: u64 = 700;
 struct Model {
     random: Random,
     bench: Bench,
-    tier: Arc<MemoryTier>,
+    /// Each fails at random if the first does; none need be in use.
+    tiers: [Arc<MemoryTier>; 2],
     zpool: Arc<FaultyZpool>,
     codec: Arc<FaultyCodec>,
     pools: Vec<PoolId>,
@@ -27,8 +28,8 @@ struct Model {
 impl Model {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
-        let (tier, zpool) = (Arc::new(MemoryTier::default()), FaultyZpool::new("zsmalloc"));
-        let codec = FaultyCodec::new("lz4");
+        let tiers = [(); 2].map(|()| Arc::new(MemoryTier::default()));
+        let (zpool, codec) = (FaultyZpool::new("zsmalloc"), FaultyCodec::new("lz4"));
         let config = Config {
             max_pool_bytes: (20 + random.below(150)) * PAGE_SIZE as u64,
             accept_threshold_percent: [100, 90, 50][random.below(3) as usize],
@@ -37,23 +38,29 @@ impl Model {
             ..Config::default()
         };
         if random.below(2) == 0 {
-            tier.write_error.one_in.store(5, Relaxed);
-            tier.read_error.one_in.store(50, Relaxed);
+            for tier in &tiers {
+                tier.write_error.one_in.store(5, Relaxed);
+                tier.read_error.one_in.store(50, Relaxed);
+                tier.read_damage.one_in.store(50, Relaxed);
+            }
             zpool.no_memory.one_in.store(50, Relaxed);
             codec.compress_error.one_in.store(50, Relaxed);
             codec.decompress_error.one_in.store(50, Relaxed);
-            tier.read_damage.one_in.store(50, Relaxed);
         }
-        tier.capacity.store([0, 0, 300][random.below(3) as usize], Relaxed);
-        let with_tier = (random.below(5) != 0).then(|| tier.clone() as Arc<dyn Tier>);
-        let bench = Bench::over(Store::from_parts(&config, codec.clone(), zpool.clone(), with_tier));
+        for tier in &tiers {
+            tier.capacity.store([0, 0, 300][random.below(3) as usize], Relaxed);
+        }
+        let count = [0, 1, 1, 2, 2][random.below(5) as usize];
+        let mut used = tiers.iter().take(count).map(|tier| tier.clone() as Arc<dyn Tier>);
+        let bench = Bench::over(Store::from_parts(&config, codec.clone(), zpool.clone(), used.next()));
+        used.for_each(|tier| bench.store.add_tier(tier).unwrap());
         let pools = vec![
             bench.store.create_pool(PoolKind::Persistent, None),
             bench.store.create_pool(PoolKind::Ephemeral, None),
             bench.store.create_pool(PoolKind::Ephemeral, Some(40_000)),
             bench.store.create_pool(PoolKind::Persistent, Some(60_000)),
         ];
-        Self { random, bench, tier, zpool, codec, pools, pages: HashMap::new() }
+        Self { random, bench, tiers, zpool, codec, pools, pages: HashMap::new() }
     }
 
     fn key(&mut self) -> Key {
@@ -111,11 +118,11 @@ impl Model {
                 self.pages.remove(&key);
             }
             Err(LoadError::Tier(error)) => {
-                assert!(self.tier.read_error.one_in.load(Relaxed) != 0 && expected.is_some(), "{error}");
+                assert!(self.tiers[0].read_error.one_in.load(Relaxed) != 0 && expected.is_some(), "{error}");
             }
             Err(LoadError::Corrupt(why)) => {
                 let part = match why {
-                    Corrupt::Checksum => &self.tier.read_damage,
+                    Corrupt::Checksum => &self.tiers[0].read_damage,
                     Corrupt::Decompress => &self.codec.decompress_error,
                 };
                 assert!(part.one_in.load(Relaxed) != 0 && expected.is_some(), "{key:?}: {why}");
@@ -163,14 +170,16 @@ impl Model {
 
     /// Everything is loaded, then everything goes; nothing is left anywhere.
     fn end(mut self) {
-        let faults = [&self.tier.read_error, &self.tier.read_damage, &self.codec.decompress_error];
-        faults.into_iter().for_each(|fault| fault.one_in.store(0, Relaxed));
+        let of_tiers = self.tiers.iter().flat_map(|tier| [&tier.read_error, &tier.read_damage]);
+        let faults = of_tiers.chain([&self.codec.decompress_error]);
+        faults.for_each(|fault| fault.one_in.store(0, Relaxed));
         let keys: Vec<Key> = self.pages.keys().copied().collect();
         keys.into_iter().for_each(|key| self.load(key));
         assert!(self.bench.stat("stored_pages") + self.bench.stat("tier_pages") >= self.pages.len() as u64);
         self.pools.iter().for_each(|&pool| self.bench.store.destroy_pool(pool));
         self.bench.store.check();
-        assert_eq!((self.tier.len(), self.zpool.live()), (0, 0), "every slot and handle was given back");
+        let slots: usize = self.tiers.iter().map(|tier| tier.len()).sum();
+        assert_eq!((slots, self.zpool.live()), (0, 0), "every slot and handle was given back");
         for gauge in ["stored_pages", "tier_pages", "compr_data_size", "duplicate_pages", "same_filled_pages"]
         {
             assert_eq!(self.bench.stat(gauge), 0, "{gauge}");
@@ -200,7 +209,7 @@ fn the_store_agrees_with_a_map() {
         run(seed.parse().expect("RAMFOLD_SEED is a number"), 20_000);
         return;
     }
-    let written: u64 = (1..=24).map(|seed| run(seed, 6_000)).sum();
+    let written: u64 = (1..=32).map(|seed| run(seed, 6_000)).sum();
     assert!(written > 10_000, "writeback should happen often, not for {written} pages");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     run(now.as_nanos() as u64, 20_000);

@@ -119,9 +119,12 @@ fn turn_knobs(store: &Store, stop: &AtomicBool) {
 }
 
 fn stress(shrink_inline: bool) {
-    let tier = Arc::new(MemoryTier::default());
+    let tiers = [(); 2].map(|()| Arc::new(MemoryTier::default()));
+    // Now and then it is full, and nearly always somebody is writing to it.
+    tiers[0].capacity.store(2000, Relaxed);
     let config = Config { max_pool_bytes: 300 * PAGE_SIZE as u64, shrink_inline, ..Config::default() };
-    let store = Store::new(&config, Some(tier.clone() as Arc<dyn Tier>)).unwrap();
+    let store = Store::new(&config, Some(tiers[0].clone() as Arc<dyn Tier>)).unwrap();
+    store.add_tier(tiers[1].clone()).unwrap();
     let pool = store.create_pool(PoolKind::Persistent, None);
     let ephemeral = store.create_pool(PoolKind::Ephemeral, Some(200_000));
     let (stop, newest) = (AtomicBool::new(false), (0..64).map(|_| AtomicU64::new(0)).collect::<Vec<_>>());
@@ -131,14 +134,15 @@ fn stress(shrink_inline: bool) {
             .map(|thread| scope.spawn(move || work(store, [pool, ephemeral], thread, newest, stop)))
             .collect();
         scope.spawn(|| turn_knobs(store, stop));
-        scope.spawn(|| {
+        let shrinker = || {
             while !stop.load(Relaxed) {
                 if store.needs_shrink() {
                     store.shrink();
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
-        });
+        };
+        (0..2).for_each(|_| drop(scope.spawn(shrinker)));
         let start = Instant::now();
         while start.elapsed() < RUN && !workers.iter().any(|worker| worker.is_finished()) {
             std::thread::sleep(Duration::from_millis(10));
@@ -155,7 +159,9 @@ fn stress(shrink_inline: bool) {
     store.destroy_pool(pool);
     store.destroy_pool(ephemeral);
     store.check();
-    assert_eq!((tier.len(), store.stats().compr_data_size), (0, 0));
+    assert!(tiers.iter().all(|tier| tier.writes.load(Relaxed) > 0), "both were written to");
+    assert_eq!((tiers[0].len(), tiers[1].len(), store.stats().compr_data_size), (0, 0, 0));
+    assert!(store.is_quiet());
 }
 
 #[test]

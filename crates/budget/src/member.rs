@@ -88,6 +88,7 @@ impl Member {
     /// # Errors
     /// What the system answers.
     pub fn become_child(&self, slot: SlotId) -> Result<(), Errno> {
+        debug_assert!(self.store.is_quiet(), "a batch of the parent is half way");
         self.usage.become_child(slot)?;
         if let Some(tier) = &self.tier {
             tier.become_child();

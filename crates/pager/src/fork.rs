@@ -38,6 +38,7 @@ impl Pager {
             sys::touch(addr);
             self.gate.close();
         }
+        debug_assert!(engine.member.store().is_quiet(), "somebody writes back outside of the gate");
         let child = engine.member.usage.prepare_child(touched.len());
         *self.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
         if let Some(tier) = &engine.member.tier {

@@ -446,11 +446,8 @@ impl Zpool for Zsmalloc {
             + self.handles.bytes()
     }
 
-    fn compact(&self) -> usize {
-        self.empty_sparse(usize::MAX) + self.arena.drop_reserve()
-    }
-
-    fn compact_some(&self, max_pages: usize) -> usize {
-        self.empty_sparse(max_pages)
+    fn compact(&self, max_pages: usize) -> usize {
+        let emptied = self.empty_sparse(max_pages);
+        if max_pages < usize::MAX { emptied } else { emptied + self.arena.drop_reserve() }
     }
 }

@@ -12,7 +12,7 @@
 //!
 //! Invariant: a leaf is in the queue if and only if it holds an evictable entry.
 
-use crate::leaf::{Leaf, Links, NONE};
+use super::leaf::{Leaf, Links, NONE};
 
 /// The queue of a shard.
 #[derive(Debug)]

@@ -9,12 +9,12 @@
 //! is held while a page is compressed; the guarantee is that of writeback: the new object takes the place of the old
 //! one only if the entry still is the one that was read, and both give the same page.
 
+use super::Store;
 use crate::entry::{Entry, State};
 use crate::index::{SHARDS, Shard};
-use crate::packed::Packed;
+use crate::objects::{Packed, Scratches};
 use crate::page::{PAGE_SIZE, Page};
 use crate::pools::Key;
-use crate::store::{Scratches, Store};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A dense object is smaller by this part of the old one at least: less does not pay for the slower load.
@@ -102,8 +102,7 @@ impl Store {
                 let (key, entry) = (shard.leaf(id).key(bit), shard.leaf(id).get(bit)?);
                 if entry.state() == State::Pool && !self.is_dense(entry) {
                     let packed = &mut sweep.packed[..entry.len()];
-                    let zpool = self.zpools.get(entry.zpool());
-                    zpool.read(entry.handle(), entry.len(), &mut |bytes| packed.copy_from_slice(bytes));
+                    self.objects.read(entry, &mut |bytes| packed.copy_from_slice(bytes));
                     return Some(Idle { key, entry });
                 }
                 shard.set_dense(id, bit);
@@ -119,16 +118,14 @@ impl Store {
         let Sweep { codecs, packed, page, .. } = sweep;
         let len = idle.entry.len();
         // A damaged object stays: who loads it will be told.
-        if self.decode(idle.entry, &packed[..len], page, codecs).is_err() {
+        if self.objects.decode(idle.entry, &packed[..len], page, codecs).is_err() {
             return Ok(None);
         }
-        let codec = self.codecs.get(dense);
+        let codec = self.objects.codecs.get(dense);
         let room = &mut packed[..len - len / LEAST_GAIN - 1];
         let Ok(len @ 1..) = codec.compress(codecs.of(dense, codec), page, room) else { return Ok(None) };
-        let zpool = self.zpools.get(idle.entry.zpool());
-        let handle = self.allocate_within_limit(zpool, len).ok().flatten().ok_or(NoRoom)?;
-        zpool.write(handle, &packed[..len]);
-        Ok(Some(Packed::new(&packed[..len], dense).entry(handle, idle.entry.zpool())))
+        let room = self.room_within_limit(idle.entry.zpool(), len).ok().flatten().ok_or(NoRoom)?;
+        Ok(Some(self.objects.place(room, &Packed::new(&packed[..len], dense))))
     }
 
     /// Puts the new object in the place of the old one, or notes that there is none to be had. Whether the page is
@@ -137,12 +134,12 @@ impl Store {
         let old = idle.entry;
         let unchanged = self.exchange(idle.key, old, new.unwrap_or(old), Shard::set_dense);
         let Some(new) = new else { return false };
-        self.release(if unchanged { old } else { new });
+        self.objects.release(if unchanged { old } else { new });
         unchanged
     }
 
     /// Whether the entry's own object was made by the dense codec.
-    pub(crate) fn is_dense(&self, entry: Entry) -> bool {
+    pub(super) fn is_dense(&self, entry: Entry) -> bool {
         entry.in_pool() && self.dense() == Some(entry.codec()) && !entry.is_raw()
     }
 

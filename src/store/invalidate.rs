@@ -3,11 +3,10 @@
 //! Whatever an entry holds is given back after the shard's lock is let go, so that a tier's clean-up never
 //! makes a load wait.
 
+use super::Store;
 use crate::entry::Entry;
-use crate::index::{SHARDS, Shard, Spot};
-use crate::leaf::{LEAF_PAGES, Leaf, MAX_ROOM};
+use crate::index::{LEAF_PAGES, Leaf, MAX_ROOM, SHARDS, Shard, Spot};
 use crate::pools::{Key, PoolId};
-use crate::store::Store;
 use std::ops::Range;
 
 /// From so many leaves on, a range asks how many leaves there are at all.
@@ -46,13 +45,13 @@ impl Store {
         self.remove(&Spot::new(key), true)
     }
 
-    pub(crate) fn remove(&self, spot: &Spot, count: bool) -> bool {
+    pub(super) fn remove(&self, spot: &Spot, count: bool) -> bool {
         let mut shard = self.index.lock(spot.shard());
         let Some(entry) = shard.find(spot).and_then(|leaf| shard.take(leaf, spot.bit)) else { return false };
         self.charge(spot.key.pool, Entry::same(0), Some(entry));
         shard.counts.invalidates += u64::from(count);
         drop(shard);
-        self.release(entry);
+        self.objects.release(entry);
         true
     }
 
@@ -85,7 +84,7 @@ impl Store {
     }
 
     /// Forgets the entries that `mask` gives for the chunk, in all leaves that `hit` accepts.
-    pub(crate) fn invalidate_leaves(&self, hit: impl Fn(&Leaf) -> bool, mask: impl Fn(u64) -> u64) -> u64 {
+    pub(super) fn invalidate_leaves(&self, hit: impl Fn(&Leaf) -> bool, mask: impl Fn(u64) -> u64) -> u64 {
         let mut count = 0;
         for number in 0..SHARDS {
             let mut from = 0;
@@ -134,7 +133,7 @@ impl Store {
         drop(shard);
         if let Some(old) = old {
             self.charge(spot.key.pool, Entry::same(0), Some(old));
-            self.release(old);
+            self.objects.release(old);
         }
     }
 
@@ -147,7 +146,7 @@ impl Store {
     }
 
     fn release_all(&self, taken: &Taken) -> u64 {
-        taken.iter().for_each(|(_, entry)| self.release(entry));
+        taken.iter().for_each(|(_, entry)| self.objects.release(entry));
         taken.len as u64
     }
 }

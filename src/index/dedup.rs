@@ -9,8 +9,8 @@
 //! of the hash that follow those which chose the set when the table was made, so a set can be split without the full
 //! hash; when more than six have been used up in this way, the table starts anew.
 
+use super::spot::Place;
 use crate::bits::{low_size, low16};
-use crate::index::Place;
 use crate::prefetch::prefetch;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     fn hash(number: u32) -> u64 {
-        crate::packed::hash(&number.to_ne_bytes())
+        crate::objects::hash(&number.to_ne_bytes())
     }
 
     #[test]

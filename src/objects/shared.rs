@@ -133,12 +133,12 @@ impl Shared {
         with(object.entry)
     }
 
-    /// Lends the object to writeback, to be copied and marked.
-    pub(crate) fn visit(&self, id: u64, copy: impl FnOnce(Entry)) -> Visit {
+    /// Lends the object to the batch of this number, to be copied and marked.
+    pub(crate) fn visit(&self, id: u64, batch: usize, copy: impl FnOnce(Entry)) -> Visit {
         self.change(id, |object| match object.entry.state() {
             State::Pool if !object.referenced.swap(false, Relaxed) => {
                 copy(object.entry);
-                object.entry = object.entry.writing();
+                object.entry = object.entry.writing(batch);
                 Visit::Taken(object.entry)
             }
             State::Tier => Visit::Gone,

@@ -1,12 +1,10 @@
 //! What can be asked of a store: how much it holds, and whether it is whole. Nothing here changes it.
 
-use crate::PAGE_SIZE;
+use super::Store;
 use crate::entry::State;
 use crate::index::{SHARDS, Spot};
 use crate::pools::Key;
 use crate::stats::{Counts, Stats};
-use crate::store::Store;
-use crate::zpool::Zpool;
 
 impl Store {
     /// Whether the store holds a page under `key`, in memory or in the tier.
@@ -24,7 +22,7 @@ impl Store {
         let shard = self.index.lock(spot.shard());
         match shard.get(&spot) {
             Some((_, entry)) if entry.state() == State::Shared => {
-                self.shared.read(entry.shared_id(), |object| object.len())
+                self.objects.shared.read(entry.shared_id(), |object| object.len())
             }
             Some((_, entry)) if entry.state() != State::Same => entry.len(),
             _ => 0,
@@ -34,16 +32,14 @@ impl Store {
     /// Bytes that the zpools hold now: what `max_pool_bytes` limits. A few loads from memory.
     #[must_use]
     pub fn pool_bytes(&self) -> u64 {
-        self.zpools.iter().map(|zpool| zpool.total_pages() as u64 * PAGE_SIZE as u64).sum()
+        self.objects.pool_bytes()
     }
 
     /// Bytes of the tables of the store, its zpools and its tier.
     #[must_use]
     pub fn meta_bytes(&self) -> u64 {
         let index: usize = (0..SHARDS).map(|number| self.index.lock(number).meta_bytes()).sum();
-        let zpools: usize = self.zpools.iter().map(Zpool::meta_bytes).sum();
-        let tier = self.tier.as_ref().map_or(0, |tier| tier.meta_bytes());
-        (index + self.dedup.meta_bytes() + self.shared.meta_bytes() + zpools + tier) as u64
+        (index + self.dedup.meta_bytes() + self.objects.meta_bytes()) as u64
     }
 
     /// All counters.
@@ -54,8 +50,15 @@ impl Store {
         let mut stats =
             Stats { pool_total_size: self.pool_bytes(), meta_bytes: self.meta_bytes(), ..Stats::default() };
         stats.count(&counts, &self.counters);
-        stats.count_shared(&self.shared.gauges());
+        stats.count_shared(&self.objects.shared.gauges());
         stats
+    }
+
+    /// Whether nothing is on its way to a tier. To be asked by who forks, when no other thread uses the store: then the
+    /// child finds no batch half way.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.turns.is_quiet()
     }
 
     /// Checks every invariant that can be checked, at the price of a look at every entry. No other thread may
@@ -74,6 +77,6 @@ impl Store {
                 from = id + 1;
             }
         }
-        assert_eq!(self.shared.sharers(), sharers as u64, "every sharer is an entry");
+        assert_eq!(self.objects.shared.sharers(), sharers as u64, "every sharer is an entry");
     }
 }

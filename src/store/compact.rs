@@ -6,10 +6,9 @@
 //! percent of the time of a store while pages come and go at random; and a store that is only ever invalidated stays
 //! sparse until something is stored.
 
+use super::Store;
 use crate::index::{SHARDS, Shard};
 use crate::page::PAGE_SIZE;
-use crate::store::Store;
-use crate::zpool::Zpool;
 
 /// Stores in one shard from one look to the next.
 const LOOK_EVERY: u64 = 256;
@@ -21,28 +20,28 @@ const LOST_BYTES: u64 = 64 * PAGE_SIZE as u64;
 
 impl Store {
     /// Whether it is time to look, after a store in this shard.
-    pub(crate) fn should_look(shard: &Shard) -> bool {
+    pub(super) fn should_look(shard: &Shard) -> bool {
         shard.counts.stores.is_multiple_of(LOOK_EVERY)
     }
 
     /// Moves some objects together if the zpools are sparse. No lock is held.
-    pub(crate) fn keep_dense(&self) {
+    pub(super) fn keep_dense(&self) {
         let objects = self.object_bytes();
         let lost = self.pool_bytes().saturating_sub(objects);
         if lost > objects / LOST_SHARE + LOST_BYTES {
-            self.count_compacted(self.zpools.iter().map(|zpool| zpool.compact_some(BITE)).sum());
+            self.count_compacted(self.objects.compact(BITE));
         }
     }
 
     /// Has the zpools move objects together. Returns the pages given back to the system.
     pub fn compact(&self) -> usize {
-        self.count_compacted(self.zpools.iter().map(Zpool::compact).sum())
+        self.count_compacted(self.objects.compact(usize::MAX))
     }
 
     /// Bytes of all objects in the zpools.
-    pub(crate) fn object_bytes(&self) -> u64 {
+    pub(super) fn object_bytes(&self) -> u64 {
         let alone: u64 = (0..SHARDS).map(|number| self.index.lock(number).counts.bytes).sum();
-        alone + self.shared.gauges().bytes
+        alone + self.objects.shared.gauges().bytes
     }
 
     fn count_compacted(&self, pages: usize) -> usize {

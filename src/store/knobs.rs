@@ -1,7 +1,7 @@
 //! Knobs: settings that change while the store runs.
 
+use super::{Store, named_codec, named_zpool};
 use crate::config::ConfigError;
-use crate::store::{Store, named_codec, named_zpool};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Store {
@@ -10,7 +10,7 @@ impl Store {
     /// # Errors
     /// [`ConfigError`] if there is no such compressor, or the store has used too many.
     pub fn set_compressor(&self, name: &str) -> Result<(), ConfigError> {
-        self.codecs.select(self.codec_number(name)?);
+        self.objects.codecs.select(self.codec_number(name)?);
         Ok(())
     }
 
@@ -27,7 +27,7 @@ impl Store {
     /// The number of a codec, which it is given if it has none.
     fn codec_number(&self, name: &str) -> Result<usize, ConfigError> {
         let codec = named_codec(name)?;
-        self.codecs.add(codec, |codec| (codec.name(), codec.level())).ok_or(ConfigError::TooMany)
+        self.objects.codecs.add(codec, |codec| (codec.name(), codec.level())).ok_or(ConfigError::TooMany)
     }
 
     /// Chooses the zpool for new pages. Pages stored before stay where they are.
@@ -35,8 +35,9 @@ impl Store {
     /// # Errors
     /// [`ConfigError`] if there is no such zpool.
     pub fn set_zpool(&self, name: &str) -> Result<(), ConfigError> {
-        let number = self.zpools.add(named_zpool(name)?, |zpool| zpool.name()).ok_or(ConfigError::TooMany)?;
-        self.zpools.select(number);
+        let number =
+            self.objects.zpools.add(named_zpool(name)?, |zpool| zpool.name()).ok_or(ConfigError::TooMany)?;
+        self.objects.zpools.select(number);
         Ok(())
     }
 

@@ -1,128 +1,33 @@
-//! The index: from a key to its entry.
+//! A shard of the index.
 //!
-//! 64 shards, chosen by a hash of pool, object and index / 64, so that neighbours share a shard and a leaf
-//! ([`crate::leaf`]). A shard is a hash table of leaf numbers (open addressing, at most half full), a slab of
-//! leaves, the LRU queue over them ([`crate::lru`]) and its counters; one mutex protects all of it. A leaf's
-//! head, links and table slot come to about 1.5 bytes a page if the leaf is full.
+//! It is a hash table of leaf numbers (open addressing, at most half full), a slab of leaves, the LRU queue over them
+//! and the counters of its entries. A leaf's head, links and table slot come to about 1.5 bytes a page if the leaf is
+//! full.
 //!
 //! Invariants: every leaf that is not free holds at least one entry (except between `reserve` and `put`) and
 //! is found in the table; `counts` is the sum over the entries.
 
+use super::leaf::{Leaf, NONE};
+use super::lru::Lru;
+use super::spot::{Place, Spot, hash};
 use crate::bits::{low_size, low32};
 use crate::entry::Entry;
-use crate::leaf::{LEAF_PAGES, Leaf, NONE};
-use crate::lru::Lru;
-use crate::pools::{Key, PoolId};
-use crate::prefetch::prefetch_bytes;
+use crate::pools::Key;
 use crate::stats::Counts;
 use std::collections::TryReserveError;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
-
-/// Shards of an index.
-pub(crate) const SHARDS: usize = 1 << SHARD_BITS;
-const SHARD_BITS: u32 = 6;
-/// Bits of a leaf number that a [`Place`] can hold.
-const LEAF_BITS: u32 = 20;
 
 /// A leaf is recent while no more than so many have gone to the tail after it.
 const RECENT_LEAVES: u32 = 16;
 
-/// A key, and where to look for it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Spot {
-    pub(crate) key: Key,
-    pub(crate) bit: u32,
-    chunk: u64,
-    hash: u64,
-}
-
-impl Spot {
-    pub(crate) fn new(key: Key) -> Self {
-        let chunk = key.index / LEAF_PAGES;
-        let bit = low32(key.index % LEAF_PAGES);
-        Self { key, bit, chunk, hash: hash(key.pool, key.object, chunk) }
-    }
-
-    pub(crate) fn shard(&self) -> usize {
-        low_size(self.hash >> (64 - SHARD_BITS))
-    }
-
-    fn names(&self, leaf: &Leaf) -> bool {
-        leaf.chunk == self.chunk && leaf.object == self.key.object && leaf.pool == self.key.pool
-    }
-}
-
-/// Shard, leaf and bit of an entry in 32 bits: a hint where something was, that may be out of date.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place(pub(crate) u32);
-
-impl Place {
-    /// None if the leaf number is too large (a shard of more than a million leaves).
-    pub(crate) fn new(shard: usize, leaf: u32, bit: u32) -> Option<Self> {
-        (leaf >> LEAF_BITS == 0).then_some(Self(low32(shard as u64) << (LEAF_BITS + 6) | leaf << 6 | bit))
-    }
-
-    pub(crate) fn shard(self) -> usize {
-        (self.0 >> (LEAF_BITS + 6)) as usize
-    }
-
-    pub(crate) fn leaf(self) -> u32 {
-        self.0 >> 6 & ((1 << LEAF_BITS) - 1)
-    }
-
-    pub(crate) fn bit(self) -> u32 {
-        self.0 & 63
-    }
-}
-
-/// All shards.
-#[derive(Debug)]
-pub(crate) struct Index {
-    shards: Box<[Aligned]>,
-    totals: Arc<Totals>,
-}
-
 /// What all shards have in common.
 #[derive(Debug, Default)]
-pub(crate) struct Totals {
+pub(super) struct Totals {
     /// The stamp for the next leaf that goes to a tail.
-    tick: AtomicU32,
+    pub(super) tick: AtomicU32,
     /// Leaves in use.
-    leaves: AtomicUsize,
-}
-
-/// A shard on cache lines of its own.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Aligned(Mutex<Shard>);
-
-impl Index {
-    pub(crate) fn new() -> Self {
-        let totals = Arc::<Totals>::default();
-        let shards = (0..SHARDS).map(|_| Aligned(Mutex::new(Shard::new(totals.clone())))).collect();
-        Self { shards, totals }
-    }
-
-    pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        crate::lock(&self.shards[shard].0)
-    }
-
-    /// Tells that the shard will be locked soon.
-    pub(crate) fn prefetch(&self, shard: usize) {
-        let shard = &self.shards[shard];
-        prefetch_bytes(std::ptr::from_ref(shard).cast(), size_of_val(shard));
-    }
-
-    /// The stamp that the next leaf at a tail will have.
-    pub(crate) fn now(&self) -> u32 {
-        self.totals.tick.load(Relaxed)
-    }
-
-    /// Leaves in use.
-    pub(crate) fn leaves(&self) -> usize {
-        self.totals.leaves.load(Relaxed)
-    }
+    pub(super) leaves: AtomicUsize,
 }
 
 /// One shard.
@@ -142,7 +47,7 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    fn new(totals: Arc<Totals>) -> Self {
+    pub(super) fn new(totals: Arc<Totals>) -> Self {
         let (table, leaves, lru, counts) = (Vec::new(), Vec::new(), Lru::new(), Counts::default());
         Self { table, leaves, free: NONE, used: 0, room: 0, totals, lru, counts }
     }
@@ -413,17 +318,6 @@ impl Shard {
     }
 }
 
-/// Mixes by the folded product of two halves, as wyhash does.
-fn hash(pool: PoolId, object: u64, chunk: u64) -> u64 {
-    let fold = |a: u64, b: u64| {
-        let product = u128::from(a) * u128::from(b);
-        let [low, high] = [product & u128::from(u64::MAX), product >> 64];
-        u64::try_from(low ^ high).expect("both halves have 64 bits")
-    };
-    let object = object ^ u64::from(pool.to_bits()).rotate_left(40) ^ 0xa076_1d64_78bd_642f;
-    fold(fold(object, 0xe703_7ed1_a0b4_28db) ^ chunk, 0x8ebc_6af0_9c88_c6e3)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -460,12 +354,5 @@ mod tests {
         }
         shard.check();
         assert_eq!((shard.used, shard.lru.oldest()), (0, None));
-    }
-
-    #[test]
-    fn a_place_is_32_bits_and_comes_back() {
-        let place = Place::new(63, (1 << LEAF_BITS) - 1, 63).unwrap();
-        assert_eq!((place.shard(), place.leaf(), place.bit()), (63, (1 << LEAF_BITS) - 1, 63));
-        assert_eq!(Place::new(0, 1 << LEAF_BITS, 0), None);
     }
 }

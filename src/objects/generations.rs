@@ -1,4 +1,4 @@
-//! Generations: the codecs (or zpools) that a store has used, numbered, one of them current.
+//! Generations: the codecs (or zpools, or tiers) that a store has used, numbered, one of them current.
 //!
 //! Entries name what made them by number, so old entries stay readable when the setting changes. Nothing is
 //! ever taken out, which is why reading needs no lock; choosing again what was chosen before gives the old
@@ -17,9 +17,12 @@ pub(crate) struct Generations<T: ?Sized, const MAX: usize> {
 }
 
 impl<T: ?Sized, const MAX: usize> Generations<T, MAX> {
-    pub(crate) fn new(first: Arc<T>) -> Self {
+    /// The first, which is current, if there is one.
+    pub(crate) fn new(first: Option<Arc<T>>) -> Self {
         let items = [const { OnceLock::new() }; MAX];
-        let _ = items[0].set(first);
+        if let Some(first) = first {
+            let _ = items[0].set(first);
+        }
         Self { items, current: AtomicUsize::new(0), adding: Mutex::new(()) }
     }
 

@@ -1,16 +1,15 @@
 //! Loading: from an entry back to the page.
 //!
 //! An object in a zpool is verified and decompressed straight out of the pool, under the lock of the shard whose
-//! entry names it: no copy, and nothing can free it meanwhile. The tier is read without a lock; after that the
+//! entry names it: no copy, and nothing can free it meanwhile. A tier is read without a lock; after that the
 //! entry is looked at again, and if it is another one, what was read may be anything and the load starts anew.
 
-use crate::bits::low32;
+use super::{Scratch, Store};
 use crate::entry::{Entry, State};
 use crate::index::Spot;
-use crate::packed::hash;
+use crate::objects::{Corrupt, Scratches};
 use crate::page::{Page, fill};
 use crate::pools::Key;
-use crate::store::{Scratch, Scratches, Store};
 use crate::tier;
 
 /// Why a page was not loaded.
@@ -25,17 +24,6 @@ pub enum LoadError {
     /// the tier did not give the page
     #[error("the tier did not give the page: {0}")]
     Tier(tier::ReadError),
-}
-
-/// How a stored page was found to be damaged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Corrupt {
-    /// the stored bytes are not what was stored
-    #[error("the stored bytes are not what was stored")]
-    Checksum,
-    /// the stored bytes do not decompress
-    #[error("the stored bytes do not decompress")]
-    Decompress,
 }
 
 impl Store {
@@ -59,7 +47,7 @@ impl Store {
             }
             let in_tier = match entry.state() {
                 State::Shared => {
-                    self.shared.read(entry.shared_id(), |object| self.load_here(object, page, codecs))
+                    self.objects.shared.read(entry.shared_id(), |object| self.load_here(object, page, codecs))
                 }
                 _ => self.load_here(entry, page, codecs),
             };
@@ -79,7 +67,7 @@ impl Store {
     /// Has the processor fetch what the next load of a sequence will read, while it decompresses this page.
     fn prefetch(&self, next: Option<Entry>) {
         if let Some(entry) = next.filter(|entry| entry.in_pool()) {
-            self.zpools.get(entry.zpool()).prefetch(entry.handle(), entry.len());
+            self.objects.prefetch(entry);
         }
     }
 
@@ -93,7 +81,7 @@ impl Store {
         match object.state() {
             State::Same => fill(page, object.filling()),
             State::Tier => return Ok(Some(object)),
-            _ => self.unpack(object, page, codecs)?,
+            _ => self.objects.unpack(object, page, codecs)?,
         }
         Ok(None)
     }
@@ -105,14 +93,14 @@ impl Store {
         packed: &mut Page,
         codecs: &mut Scratches,
     ) -> Result<(), LoadError> {
-        let tier = self.tier.as_ref().expect("an entry in the tier was written to it");
+        let tier = self.objects.tiers.get(object.tier());
         let len = tier.read(object.slot(), packed).map_err(|error| {
             self.counters.tier_fail.add(1);
             LoadError::Tier(error)
         })?;
         let bytes = packed.get(..len).filter(|bytes| bytes.len() == object.len());
         let decoded =
-            bytes.ok_or(Corrupt::Checksum).and_then(|bytes| self.decode(object, bytes, page, codecs));
+            bytes.ok_or(Corrupt::Checksum).and_then(|bytes| self.objects.decode(object, bytes, page, codecs));
         decoded.map_err(|why| self.corrupt(why))
     }
 
@@ -121,47 +109,12 @@ impl Store {
     fn still_there(&self, spot: &Spot, entry: Entry, object: Entry, loaded: bool) -> bool {
         let mut shard = self.index.lock(spot.shard());
         let same = shard.get(spot).is_some_and(|(_, now)| {
-            now == entry && (entry == object || self.shared.read(entry.shared_id(), |now| now == object))
+            now == entry
+                && (entry == object || self.objects.shared.read(entry.shared_id(), |now| now == object))
         });
         shard.counts.loads += u64::from(same && loaded);
         shard.counts.tier_loads += u64::from(same && loaded);
         same
-    }
-
-    /// Reads an object out of its zpool. The lock that keeps it from being freed is held.
-    pub(crate) fn unpack(
-        &self,
-        object: Entry,
-        page: &mut Page,
-        codecs: &mut Scratches,
-    ) -> Result<(), Corrupt> {
-        let mut result = Err(Corrupt::Checksum);
-        let zpool = self.zpools.get(object.zpool());
-        zpool.read(object.handle(), object.len(), &mut |bytes| {
-            result = self.decode(object, bytes, page, codecs);
-        });
-        result
-    }
-
-    /// Any bytes are safe to decompress, and then they are near: so the checksum is looked at last.
-    pub(crate) fn decode(
-        &self,
-        object: Entry,
-        bytes: &[u8],
-        page: &mut Page,
-        codecs: &mut Scratches,
-    ) -> Result<(), Corrupt> {
-        let restored = if object.is_raw() {
-            page.copy_from_slice(bytes);
-            Ok(())
-        } else {
-            let codec = self.codecs.get(object.codec());
-            codec.decompress(codecs.of(object.codec(), codec), bytes, page)
-        };
-        if low32(hash(bytes)) != object.sum() {
-            return Err(Corrupt::Checksum);
-        }
-        restored.map_err(|_| Corrupt::Decompress)
     }
 
     fn corrupt(&self, why: Corrupt) -> LoadError {

@@ -6,7 +6,7 @@
 use crate::bits::low32;
 use crate::entry::Entry;
 use crate::page::PAGE_SIZE;
-use crate::zpool::{Handle, Zpool};
+use crate::zpool::Handle;
 
 /// Bytes that are to be stored.
 #[derive(Debug)]
@@ -28,17 +28,12 @@ impl<'a> Packed<'a> {
         Entry::pool(handle, self.bytes.len(), self.codec, zpool, low32(self.hash))
     }
 
-    /// Whether these bytes are those of the object, byte by byte, which `zpool` holds if any does.
-    pub(crate) fn is_in(&self, object: Entry, zpool: &dyn Zpool) -> bool {
-        let alike = object.in_pool()
+    /// Whether the object may have these bytes, by all that its entry tells.
+    pub(super) fn may_be(&self, object: Entry) -> bool {
+        object.in_pool()
             && object.len() == self.bytes.len()
             && object.sum() == low32(self.hash)
-            && (object.codec() == self.codec || self.bytes.len() == PAGE_SIZE);
-        let mut equal = false;
-        if alike {
-            zpool.read(object.handle(), object.len(), &mut |stored| equal = stored == self.bytes);
-        }
-        equal
+            && (object.codec() == self.codec || self.bytes.len() == PAGE_SIZE)
     }
 }
 
