@@ -62,17 +62,17 @@ impl Kind {
         }
     }
 
-    /// How much it has to do: 200 to 400 MiB of memory, or `quick`, 50 to 100.
+    /// How much it has to do: in 120 to 250 MiB of memory, or `quick`, in 50 to 100.
     fn size(self, quick: bool) -> u32 {
         let (small, large) = match self {
-            Self::Python => (80_000, 400_000),
-            Self::Sort => (24 << 20, 128 << 20),
-            Self::Node => (100_000, 400_000),
-            Self::Java => (100_000, 400_000),
-            Self::Sqlite => (200_000, 1_000_000),
-            Self::Gpp => (4, 40),
-            Self::Numpy => (1_000_000, 5_000_000),
-            Self::Perl => (250_000, 1_200_000),
+            Self::Python => (80_000, 200_000),
+            Self::Sort => (24 << 20, 64 << 20),
+            Self::Node => (100_000, 300_000),
+            Self::Java => (100_000, 300_000),
+            Self::Sqlite => (200_000, 600_000),
+            Self::Gpp => (4, 20),
+            Self::Numpy => (1_000_000, 3_000_000),
+            Self::Perl => (250_000, 600_000),
         };
         if quick { small } else { large }
     }

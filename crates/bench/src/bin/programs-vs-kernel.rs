@@ -36,7 +36,7 @@ struct Options {
     /// Only these programs: python, sort, node, java, sqlite, g++, numpy, perl (may be repeated)
     #[arg(long, value_name = "PROGRAM")]
     only: Vec<String>,
-    /// The limit is the program's peak divided by this (may be repeated; default: 2 and 3)
+    /// The limit is the program's peak divided by this (may be repeated; default: 2 and 3, with --quick 2)
     #[arg(long, value_name = "N")]
     share: Vec<u64>,
     /// Rounds (default: 3, with --quick 1)
@@ -46,7 +46,7 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 0)]
     busy: usize,
     /// A run that takes longer is killed and shown as "over"
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
 }
 
@@ -74,7 +74,11 @@ impl Plan {
         let plan = Self {
             kinds: chosen(&options.only, Kind::ALL, Kind::name)?,
             sides: options.common.sides(&USUAL)?,
-            shares: if options.share.is_empty() { vec![2, 3] } else { options.share.clone() },
+            shares: match (&options.share[..], quick) {
+                ([], true) => vec![2],
+                ([], false) => vec![2, 3],
+                (given, _) => given.to_vec(),
+            },
             runs: options.runs.unwrap_or(if quick { 1 } else { 3 }),
             timeout: Duration::from_secs(options.timeout),
             quick,
