@@ -54,7 +54,8 @@ fn main() {
 }
 
 /// Where the library's sources are: in this workspace, or in one that is made of what the package carries. Below
-/// `library` they lie as in the workspace; but cargo packs no second `Cargo.toml`, so manifests have another name there.
+/// `library` they lie as in the workspace; but cargo packs no second `Cargo.toml`, so manifests have another name
+/// there.
 fn sources(package: &Path) -> PathBuf {
     let (workspace, library) = (package.join("../.."), package.join("library"));
     if workspace.join("crates/preload").exists() {

@@ -21,8 +21,8 @@ pub struct Build {
 }
 
 impl Build {
-    /// `make -j` of `jobs`. Objects that are not as `expected` are an error, and are kept; there are none of a build that
-    /// came to no end.
+    /// `make -j` of `jobs`. Objects that are not as `expected` are an error, and are kept; there are none of a build
+    /// that came to no end.
     ///
     /// # Errors
     /// The build fails or comes out differently, or the limit cannot be set up.

@@ -47,8 +47,8 @@ impl CostRow {
         Self { name, limit, ramfold_limit: limit, sides: BTreeMap::new() }
     }
 
-    /// The sides take turns, so that a change in the machine's speed meets all of them. What zswap's pool takes is added
-    /// to ramfold's limit.
+    /// The sides take turns, so that a change in the machine's speed meets all of them. What zswap's pool takes is
+    /// added to ramfold's limit.
     ///
     /// # Errors
     /// A run fails.

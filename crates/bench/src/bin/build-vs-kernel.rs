@@ -5,10 +5,11 @@
 //! machine's speed meets all of them; the table shows medians over the rounds.
 //!
 //! The kernel's sides run in a memory cgroup of the limit. zswap's compressed pool lies outside that limit (cgroup
-//! version 1), so its peak with that N is added to what ramfold gets for everything; disk swap has the limit alone, and
-//! so has ramfold-plain, as in `run-vs-kernel`. A build that the kernel kills for want of memory has no time, and leaves
-//! ramfold a pool that may be too small. ramfold's group has no limit of its own: the column DRAM shows all its resident
-//! memory, charged to ramfold's limit or not. Files in the page cache are charged to nobody but who writes them (see `cost`).
+//! version 1), so its peak with that N is added to what ramfold gets for everything; disk swap has the limit alone,
+//! and so has ramfold-plain, as in `run-vs-kernel`. A build that the kernel kills for want of memory has no time, and
+//! leaves ramfold a pool that may be too small. ramfold's group has no limit of its own: the column DRAM shows all
+//! its resident memory, charged to ramfold's limit or not. Files in the page cache are charged to nobody but who
+//! writes them (see `cost`).
 //!
 //! Needs root. Makes a swap file and changes zswap's parameters; both are put back at the end and on Ctrl-C.
 

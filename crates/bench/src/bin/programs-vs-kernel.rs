@@ -3,8 +3,8 @@
 //! Each program runs once without a limit: that tells its peak, and what it gives. Every other run must give the same,
 //! byte for byte. Then the sides take turns; the table shows medians over the rounds.
 //!
-//! The kernel's sides run in a memory cgroup of the limit, and read no pages ahead (vm.page-cluster=0), as those who use
-//! zswap set it. zswap's compressed pool lies outside that limit (cgroup version 1), so its peak is added to what
+//! The kernel's sides run in a memory cgroup of the limit, and read no pages ahead (vm.page-cluster=0), as those who
+//! use zswap set it. zswap's compressed pool lies outside that limit (cgroup version 1), so its peak is added to what
 //! ramfold gets for everything; beside disk swap stands ramfold with the limit alone, ramfold-plain. What the kernel
 //! kills for want of memory has no time: the table says "no memory".
 //!

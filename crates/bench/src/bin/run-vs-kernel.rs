@@ -2,8 +2,8 @@
 //!
 //! Each round runs a workload on each side in turn, so that a change in the machine's speed meets all of them; the
 //! table shows medians over the rounds. The kernel's sides run in a memory cgroup of the limit; zswap's compressed
-//! pool lies outside that limit (cgroup version 1), so its peak is added to what ramfold gets for everything. Beside disk
-//! swap stands ramfold with the limit alone.
+//! pool lies outside that limit (cgroup version 1), so its peak is added to what ramfold gets for everything. Beside
+//! disk swap stands ramfold with the limit alone.
 //!
 //! Needs root. Makes a swap file and changes zswap's parameters; both are put back at the end and on Ctrl-C.
 
