@@ -89,7 +89,9 @@ fn sources(root: &Path) -> Vec<Source> {
             fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         entries.sort();
         for path in entries {
-            if path.is_dir() && !path.ends_with("target") {
+            if path.is_symlink() {
+                // What it leads to is met where it is.
+            } else if path.is_dir() && !path.ends_with("target") {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();

@@ -4,10 +4,13 @@
 //! A nested cargo is the only way to build another crate with another profile (panic=abort, LTO) as part of a
 //! plain `cargo build`. It has a target directory of its own, so the two never wait for each other's lock, and
 //! the library is the same whatever the profile of the binary.
+//!
+//! In the workspace it is built from there. The package on crates.io is built where nothing of the workspace is: it
+//! carries the sources of the library below `library`, which is made of links to them.
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs, io};
 
 /// Settings of the outer build that must not reach the inner one: flags and wrappers (coverage, clippy) that
 /// would make another library, or rebuild it for each.
@@ -23,17 +26,14 @@ const OUTER_ONLY: &[&str] = &[
 ];
 
 fn main() {
-    let root = Path::new(&var("CARGO_MANIFEST_DIR")).join("../..");
-    for input in ["src", "crates/budget", "crates/pager", "crates/preload", "Cargo.toml", "Cargo.lock"] {
-        println!("cargo::rerun-if-changed={}", root.join(input).display());
-    }
+    let root = sources(Path::new(&var("CARGO_MANIFEST_DIR")));
     build_start(&root.join("crates/preload/start"));
     let target_dir = PathBuf::from(var("OUT_DIR")).join("preload");
     println!("cargo::rerun-if-env-changed=RUSTC_WORKSPACE_WRAPPER");
     if env::var("RUSTC_WORKSPACE_WRAPPER").is_ok_and(|wrapper| wrapper.ends_with("clippy-driver")) {
         // Nothing that a linter makes is ever run, and it would be a second build of everything.
         let empty = target_dir.with_extension("none");
-        std::fs::write(&empty, []).expect("OUT_DIR is writable");
+        fs::write(&empty, []).expect("OUT_DIR is writable");
         return embed(&empty);
     }
     let mut cargo = Command::new(var("CARGO"));
@@ -51,6 +51,44 @@ fn main() {
     let status = cargo.status().expect("cargo runs");
     assert!(status.success(), "the preload library did not build: {status}");
     embed(&built.join("preload/libramfold_preload.so"));
+}
+
+/// Where the library's sources are: in this workspace, or in one that is made of what the package carries. Below
+/// `library` they lie as in the workspace; but cargo packs no second `Cargo.toml`, so manifests have another name
+/// there.
+fn sources(package: &Path) -> PathBuf {
+    let (workspace, library) = (package.join("../.."), package.join("library"));
+    if workspace.join("crates/preload").exists() {
+        for input in ["src", "crates/budget", "crates/pager", "crates/preload", "Cargo.toml", "Cargo.lock"] {
+            println!("cargo::rerun-if-changed={}", workspace.join(input).display());
+        }
+        return workspace;
+    }
+    println!("cargo::rerun-if-changed={}", library.display());
+    let made = PathBuf::from(var("OUT_DIR")).join("workspace");
+    // What an earlier build has left.
+    let _ = fs::remove_dir_all(&made);
+    copy(&library, &made).unwrap_or_else(|error| panic!("{}: {error}", made.display()));
+    made
+}
+
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let source = entry?.path();
+        let name = source.file_name().unwrap_or_default();
+        if source.is_dir() {
+            copy(&source, &to.join(name))?;
+        } else if name == "manifest.toml" {
+            // Most of the default members are not here.
+            let text = fs::read_to_string(&source)?;
+            let kept = text.lines().filter(|line| !line.starts_with("default-members"));
+            fs::write(to.join("Cargo.toml"), kept.map(|line| format!("{line}\n")).collect::<String>())?;
+        } else {
+            fs::copy(&source, to.join(name))?;
+        }
+    }
+    Ok(())
 }
 
 /// The library that every program gets, and which loads the other one where that is needed: C without a runtime, so

@@ -167,12 +167,7 @@ impl BuildDirectory {
     /// # Errors
     /// Not every object is there.
     pub fn objects(&self, sources: &Sources) -> Result<Objects> {
-        let mut objects = BTreeMap::new();
-        for name in sources.files.iter().map(|file| object(file)) {
-            let content = fs::read(self.path.join(&name)).with_context(|| format!("no object {name}"))?;
-            objects.insert(name, fingerprint(&content));
-        }
-        Ok(Objects(objects))
+        Objects::read(&self.path, sources.files.iter().map(|file| object(file)))
     }
 
     fn log(&self) -> PathBuf {
@@ -198,11 +193,23 @@ fn fingerprint(content: &[u8]) -> (usize, u64) {
     (content.len(), hasher.finish())
 }
 
-/// The objects of one build, by name.
+/// The files that one build or another program made, by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Objects(BTreeMap<String, (usize, u64)>);
 
 impl Objects {
+    /// Those of these names in `directory`.
+    ///
+    /// # Errors
+    /// Not every one is there.
+    pub fn read(directory: &Path, names: impl Iterator<Item = String>) -> Result<Self> {
+        let fingerprinted = |name: String| {
+            let content = fs::read(directory.join(&name)).with_context(|| format!("no file {name}"))?;
+            Ok((name, fingerprint(&content)))
+        };
+        names.map(fingerprinted).collect::<Result<_>>().map(Self)
+    }
+
     /// That these are the same as `expected`.
     ///
     /// # Errors
@@ -214,7 +221,7 @@ impl Objects {
         differ.sort_unstable();
         differ.dedup();
         if !differ.is_empty() {
-            bail!("{} of {} objects differ: {}", differ.len(), expected.0.len(), differ.join(", "));
+            bail!("{} of {} files differ: {}", differ.len(), expected.0.len(), differ.join(", "));
         }
         Ok(())
     }
@@ -246,7 +253,7 @@ mod tests {
         let expected = objects([b"one", b"two"]);
         assert!(objects([b"one", b"two"]).same_as(&expected).is_ok());
         let error = objects([b"one", b"twO"]).same_as(&expected).unwrap_err().to_string();
-        assert_eq!(error, "1 of 2 objects differ: b.o");
+        assert_eq!(error, "1 of 2 files differ: b.o");
         assert!(Objects(BTreeMap::new()).same_as(&expected).is_err());
     }
 }

@@ -31,9 +31,9 @@ impl Row {
         self.median(side, |outcome| outcome.result["rate"].as_f64())
     }
 
-    /// ramfold's rate over the other side's: above 1, ramfold is faster.
+    /// The rate of ramfold with the same memory over the other side's: above 1, ramfold is faster.
     fn ramfold_over(&self, side: Side) -> Option<f64> {
-        Some(self.rate(Side::Ramfold)? / self.rate(side)?)
+        Some(self.rate(side.peer())? / self.rate(side)?)
     }
 
     #[allow(clippy::cast_precision_loss)]

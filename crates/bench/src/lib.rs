@@ -2,9 +2,10 @@
 
 pub mod build;
 pub mod build_run;
-pub mod build_table;
 pub mod cgroup;
 pub mod comparison;
+pub mod cost;
+pub mod cost_table;
 pub mod histogram;
 pub mod inversion;
 pub mod kernel_swap;
@@ -13,6 +14,7 @@ pub mod options;
 pub mod pages;
 pub mod plot;
 pub mod process;
+pub mod programs;
 pub mod redis;
 pub mod suite;
 pub mod touch;

@@ -34,14 +34,23 @@ pub enum Side {
     Disk,
     /// The same with read-ahead.
     DiskAhead,
-    /// `ramfold run -m`.
+    /// `ramfold run -m`, with what zswap has in all.
     Ramfold,
+    /// `ramfold run -m` with the cgroup's limit alone, as disk swap has.
+    RamfoldPlain,
 }
 
 impl Side {
     /// In the order of a round: ramfold comes after zswap, whose pool is added to its limit.
-    pub const ALL: [Self; 6] =
-        [Self::Unlimited, Self::Zswap, Self::ZswapAhead, Self::Disk, Self::DiskAhead, Self::Ramfold];
+    pub const ALL: [Self; 7] = [
+        Self::Unlimited,
+        Self::Zswap,
+        Self::ZswapAhead,
+        Self::Disk,
+        Self::DiskAhead,
+        Self::Ramfold,
+        Self::RamfoldPlain,
+    ];
 
     /// As in the table.
     #[must_use]
@@ -53,12 +62,25 @@ impl Side {
             Self::Disk => "disk",
             Self::DiskAhead => "disk-ahead",
             Self::Ramfold => "ramfold",
+            Self::RamfoldPlain => "ramfold-plain",
         }
     }
 
     /// Whether the kernel swaps.
     pub(crate) fn swaps(self) -> bool {
-        !matches!(self, Self::Unlimited | Self::Ramfold)
+        self != Self::Unlimited && !self.is_ramfold()
+    }
+
+    pub(crate) fn is_ramfold(self) -> bool {
+        matches!(self, Self::Ramfold | Self::RamfoldPlain)
+    }
+
+    /// The side of ramfold that has as much memory as this one.
+    pub(crate) fn peer(self) -> Self {
+        match self {
+            Self::Disk | Self::DiskAhead | Self::RamfoldPlain => Self::RamfoldPlain,
+            Self::Unlimited | Self::Zswap | Self::ZswapAhead | Self::Ramfold => Self::Ramfold,
+        }
     }
 
     fn compresses(self) -> bool {
@@ -177,9 +199,9 @@ impl Bench {
         limit: u64,
         stats: &Statistics,
     ) -> Result<Command> {
-        match side {
-            Side::Ramfold => self.under_ramfold(program, limit, stats),
-            _ => Ok(command(program)),
+        match side.is_ramfold() {
+            true => self.under_ramfold(program, limit, stats),
+            false => Ok(command(program)),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::kernel_swap::{PageCluster, SwapFile, Zswap};
@@ -18,8 +18,9 @@ pub struct Common {
     /// One more option for `ramfold run` (may be repeated)
     #[arg(long = "ramfold-option", value_name = "OPTION", allow_hyphen_values = true)]
     pub ramfold_options: Vec<String>,
-    /// Only these sides: unlimited, zswap, zswap-ahead, disk, disk-ahead, ramfold (may be repeated). The kernel's
-    /// read no pages ahead (vm.page-cluster=0); those named -ahead read eight together, the kernel's own setting
+    /// Only these sides: unlimited, zswap, zswap-ahead, disk, disk-ahead, ramfold, ramfold-plain (may be repeated).
+    /// The kernel's read no pages ahead (vm.page-cluster=0); those named -ahead read eight together, the kernel's own
+    /// setting. ramfold has the limit and zswap's pool, ramfold-plain the limit alone
     #[arg(long, value_name = "SIDE")]
     side: Vec<String>,
     /// Small and short, to see that everything works
@@ -55,16 +56,32 @@ impl Common {
         self.ramfold.clone().or_else(|| std::env::var_os("RAMFOLD").map(PathBuf::from))
     }
 
-    /// The sides that were asked for and can run.
+    /// The sides that were asked for, else the `usual` ones, as far as they can run.
     ///
     /// # Errors
     /// There is none of that name.
-    pub fn sides(&self) -> Result<Vec<Side>> {
+    pub fn sides(&self, usual: &[Side]) -> Result<Vec<Side>> {
         let mut sides = chosen(&self.side, Side::ALL, Side::name)?;
+        if self.side.is_empty() {
+            sides.retain(|side| usual.contains(side));
+        }
         if self.ramfold().is_none() {
-            sides.retain(|side| *side != Side::Ramfold);
+            sides.retain(|side| !side.is_ramfold());
         }
         Ok(sides)
+    }
+
+    /// ramfold's options. Its swap file lies where the kernel's does, unless the user says otherwise.
+    ///
+    /// # Errors
+    /// That directory's name is not UTF-8.
+    pub fn ramfold_options_with_swap(&self) -> Result<Vec<String>> {
+        let mut all = self.ramfold_options.clone();
+        if !all.iter().any(|option| option == "--swap" || option.starts_with("--swap=")) {
+            let directory = self.swap_directory.to_str().context("--swap-directory is not UTF-8")?;
+            all.push(format!("--swap={directory}"));
+        }
+        Ok(all)
     }
 
     /// Makes the swap file and prepares zswap; from here on signals only set a flag.

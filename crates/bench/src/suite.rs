@@ -97,13 +97,10 @@ impl Scale {
         Ok(Workload { program, client: None })
     }
 
-    /// pyenv's `python3` is a shell script: what it would start is asked for once, here.
     fn python(&self) -> Result<Workload> {
-        let ask = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
-        let answer = String::from_utf8(ask.context("python3 is not installed")?.stdout)?;
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/dictionary.py");
         let sizes = if self.quick { ["500000", "100000"] } else { ["2000000", "200000"] };
-        Ok(Workload { program: words(&[answer.trim(), script, sizes[0], sizes[1]]), client: None })
+        Ok(Workload { program: words(&[&python()?, script, sizes[0], sizes[1]]), client: None })
     }
 
     fn redis(&self) -> Result<Workload> {
@@ -125,6 +122,13 @@ impl Scale {
             words.extend(["--pages".to_owned(), path.display().to_string()]);
         }
     }
+}
+
+/// The interpreter itself. pyenv's `python3` is a shell script: what it would start is asked for.
+pub(crate) fn python() -> Result<String> {
+    let ask = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+    let answer = String::from_utf8(ask.context("python3 is not installed")?.stdout)?;
+    Ok(answer.trim().to_owned())
 }
 
 /// A program that was built beside this one.

@@ -3,8 +3,7 @@
 
 mod common;
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -206,22 +205,10 @@ fn arrays(count: u32, side: u32) -> Program {
 
 /// All lines in memory at once: the buffer is larger than what `sort` needs for them.
 fn sort(lines: &Path, bytes: u64) -> Program {
-    write_lines(lines, bytes);
+    common::lines::write(lines, bytes);
     let buffer = format!("--buffer-size={}", bytes * 4);
     let words = ["sort", &buffer, "--parallel=2", lines.to_str().unwrap()];
     Program::new("sort", &words).variable("LC_ALL", "C").patience(HOUR)
-}
-
-fn write_lines(path: &Path, bytes: u64) {
-    let mut file = BufWriter::new(File::create(path).unwrap());
-    let (mut word, mut written) = (1u64, 0);
-    while written < bytes {
-        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let line = format!("{:016x} a line to be sorted, number {}\n", word ^ (word >> 29), word >> 50);
-        file.write_all(line.as_bytes()).unwrap();
-        written += line.len() as u64;
-    }
-    file.flush().unwrap();
 }
 
 fn sqlite(directory: &Path, rows: u32) -> Program {

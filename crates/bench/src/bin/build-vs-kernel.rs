@@ -5,24 +5,24 @@
 //! machine's speed meets all of them; the table shows medians over the rounds.
 //!
 //! The kernel's sides run in a memory cgroup of the limit. zswap's compressed pool lies outside that limit (cgroup
-//! version 1), so its peak with that N is added to what ramfold gets for everything; disk swap has the limit alone, as
-//! in `run-vs-kernel`. A build that the kernel kills for want of memory has no time, and leaves ramfold a pool that may
-//! be too small. ramfold's group has no limit of its own: the column DRAM shows all its resident memory, charged
-//! to ramfold's limit or not. Files in the page cache are charged to nobody but who writes them (see `build_run`).
+//! version 1), so its peak with that N is added to what ramfold gets for everything; disk swap has the limit alone,
+//! and so has ramfold-plain, as in `run-vs-kernel`. A build that the kernel kills for want of memory has no time, and
+//! leaves ramfold a pool that may be too small. ramfold's group has no limit of its own: the column DRAM shows all
+//! its resident memory, charged to ramfold's limit or not. Files in the page cache are charged to nobody but who
+//! writes them (see `cost`).
 //!
 //! Needs root. Makes a swap file and changes zswap's parameters; both are put back at the end and on Ctrl-C.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Parser;
-use ramfold_bench::build::{Objects, Sources};
-use ramfold_bench::build_run::{Build, Cost, End, Task};
-use ramfold_bench::build_table::{BuildRow, table};
-use ramfold_bench::measure::{Limits, Side};
-use ramfold_bench::options::{Common, SetUp, side_and_limit};
+use ramfold_bench::build::Sources;
+use ramfold_bench::build_run::Build;
+use ramfold_bench::cost_table::{CostRow, table, told};
+use ramfold_bench::measure::Side;
+use ramfold_bench::options::{Common, SetUp};
 use serde_json::json;
 
 #[derive(Parser)]
@@ -66,7 +66,7 @@ impl Plan {
     /// Without the unlimited side, which builds once for each number of jobs in any case.
     fn new(options: &Options) -> Result<Self> {
         let quick = options.common.quick;
-        let mut sides = options.common.sides()?;
+        let mut sides = options.common.sides(&Side::ALL)?;
         sides.retain(|side| *side != Side::Unlimited);
         let jobs = match (&options.jobs[..], quick) {
             ([], true) => vec![4],
@@ -86,11 +86,11 @@ fn main() -> Result<()> {
     let plan = Plan::new(&options)?;
     let sources = Sources::find(options.source.as_deref(), options.common.quick)?;
     let SetUp { bench, compressor, swap: _swap } =
-        options.common.set_up(ramfold_options(&options.common)?)?;
+        options.common.set_up(options.common.ramfold_options_with_swap()?)?;
     let build = Build { bench, sources, timeout: Duration::from_secs(options.timeout) };
     let rows = compare(&build, &plan)?;
     if options.common.json {
-        let rows: Vec<_> = rows.iter().map(BuildRow::json).collect();
+        let rows: Vec<_> = rows.iter().map(CostRow::json).collect();
         let common = json!({
             "runs": plan.runs,
             "limit_bytes": plan.limit,
@@ -112,70 +112,23 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// ramfold's swap file lies where the kernel's does, unless the user says otherwise.
-fn ramfold_options(options: &Common) -> Result<Vec<String>> {
-    let mut all = options.ramfold_options.clone();
-    if !all.iter().any(|option| option == "--swap" || option.starts_with("--swap=")) {
-        let directory = options.swap_directory.to_str().context("--swap-directory is not UTF-8")?;
-        all.push(format!("--swap={directory}"));
-    }
-    Ok(all)
-}
-
 /// All builds. The first unlimited one makes the objects that all others must make too.
-fn compare(build: &Build, plan: &Plan) -> Result<Vec<BuildRow>> {
+fn compare(build: &Build, plan: &Plan) -> Result<Vec<CostRow>> {
     let mut expected = None;
     let mut rows = Vec::new();
     for jobs in &plan.jobs {
-        let (cost, objects) =
-            one(build, Task { side: Side::Unlimited, jobs: *jobs, limit: 0 }, expected.as_ref())?;
-        expected = expected.or(objects);
-        let expected = expected.as_ref().context("the unlimited build took too long (see --timeout)")?;
-        let mut row = BuildRow {
-            jobs: *jobs,
-            ramfold_limit: plan.limit,
-            sides: BTreeMap::from([(Side::Unlimited, vec![cost])]),
-        };
-        let mut limits = Limits::new(plan.limit)?;
-        for _ in 0..plan.runs {
-            round(build, plan, &mut row, expected, &mut limits)?;
-        }
+        let name = format!("make -j{jobs}");
+        let unlimited = told(&name, Side::Unlimited, 0, || {
+            let (cost, objects) = build.run(*jobs, Side::Unlimited, 0, expected.as_ref())?;
+            expected = expected.take().or(objects);
+            Ok(cost)
+        })?;
+        ensure!(expected.is_some(), "the unlimited build took too long (see --timeout)");
+        let mut row = CostRow::new(name, plan.limit);
+        row.sides.insert(Side::Unlimited, vec![unlimited]);
+        let one = |side, limit| Ok(build.run(*jobs, side, limit, expected.as_ref())?.0);
+        row.rounds(plan.runs, &plan.sides, one)?;
         rows.push(row);
     }
     Ok(rows)
-}
-
-fn round(
-    build: &Build,
-    plan: &Plan,
-    row: &mut BuildRow,
-    expected: &Objects,
-    limits: &mut Limits,
-) -> Result<()> {
-    for side in &plan.sides {
-        let task = Task { side: *side, jobs: row.jobs, limit: limits.of(*side) };
-        let (cost, _) = one(build, task, Some(expected))?;
-        limits.note(*side, cost.zswap_pool);
-        row.ramfold_limit = limits.of(Side::Ramfold);
-        row.sides.entry(*side).or_default().push(cost);
-    }
-    Ok(())
-}
-
-/// One build, told on stderr.
-fn one(build: &Build, task: Task, expected: Option<&Objects>) -> Result<(Cost, Option<Objects>)> {
-    eprintln!("make -j{}, {}", task.jobs, side_and_limit(task.side, task.limit));
-    let (cost, objects) = build.run(task, expected)?;
-    let end = match cost.end {
-        End::Built => "built in",
-        End::TimedOut => "killed after",
-        End::OutOfMemory => "out of memory after",
-    };
-    eprintln!(
-        "    {end} {:.1} s, at most {} MiB, {} of them zswap's",
-        cost.seconds,
-        cost.dram >> 20,
-        cost.zswap_pool >> 20
-    );
-    Ok((cost, objects))
 }

@@ -2,7 +2,8 @@
 //!
 //! Each round runs a workload on each side in turn, so that a change in the machine's speed meets all of them; the
 //! table shows medians over the rounds. The kernel's sides run in a memory cgroup of the limit; zswap's compressed
-//! pool lies outside that limit (cgroup version 1), so its peak is added to what ramfold gets for everything.
+//! pool lies outside that limit (cgroup version 1), so its peak is added to what ramfold gets for everything. Beside
+//! disk swap stands ramfold with the limit alone.
 //!
 //! Needs root. Makes a swap file and changes zswap's parameters; both are put back at the end and on Ctrl-C.
 
@@ -38,7 +39,7 @@ const EXAMPLE: &str = "Example: run-vs-kernel --ramfold target/release/ramfold -
 fn main() -> Result<()> {
     let options = Options::parse();
     let kinds = chosen(&options.only, Kind::ALL, Kind::name)?;
-    let sides = options.common.sides()?;
+    let sides = options.common.sides(&Side::ALL)?;
     ensure!(options.runs > 0, "--runs must be at least 1");
     let SetUp { bench, compressor, swap: _swap } =
         options.common.set_up(options.common.ramfold_options.clone())?;

@@ -5,6 +5,7 @@
 pub mod cgroup;
 pub mod core;
 pub mod heavy;
+pub mod lines;
 pub mod memory;
 pub mod need;
 
