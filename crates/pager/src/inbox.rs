@@ -29,8 +29,8 @@ pub(crate) struct Inbox {
     early: Mutex<VecDeque<Message>>,
     count: AtomicUsize,
     expected: Mutex<Vec<Expected>>,
-    /// Closed while a process is copied: the reader, which reads on outside of the pager's gate, takes no lock then that
-    /// the copy would have locked.
+    /// Closed while a process is copied: the reader, which reads on outside of the pager's gate, takes no lock then
+    /// that the copy would have locked.
     reading: Gate,
 }
 
