@@ -255,13 +255,12 @@ impl Member {
         self.store.pool_bytes() < before
     }
 
-    /// Gives an extent of the swap file back if little lives in it and others may have none. Who is alone cleans when
-    /// it writes.
+    /// Gives an extent of the swap file back if little lives in it, and others may have none or nearly all that this
+    /// member holds of the file is dead. Who is alone and short cleans when it writes.
     fn tidy_swap(&self) {
-        if let Some(tier) = &self.tier
-            && self.segment().is_swap_short()
-            && self.segment().living() > 1
-        {
+        let Some(tier) = &self.tier else { return };
+        let others_wait = self.segment().is_swap_short() && self.segment().living() > 1;
+        if others_wait || is_mostly_dead(tier) {
             // Failed, nothing is lost; who has no room himself tells it.
             let _ = tier.tidy();
         }
@@ -283,6 +282,14 @@ impl Member {
             mib(Gauge::Own),
         )
     }
+}
+
+/// Whether less than an eighth lives of what the tier holds, beside what it writes next. Nobody needs the room, so to
+/// move what lives has to be worth little.
+fn is_mostly_dead(tier: &FileTier) -> bool {
+    const LIVE: u64 = 8;
+    const NEXT: u64 = 8 * EXTENT_SIZE;
+    tier.used_bytes() > LIVE * tier.live_bytes() + NEXT
 }
 
 /// Other members.

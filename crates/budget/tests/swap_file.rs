@@ -1,0 +1,91 @@
+//! What a member holds of the swap file follows what lives there, though nobody else asks for room.
+
+use ramfold::tier::{Tier, open_swap};
+use ramfold::{Config, Key, PAGE_SIZE, Page, PoolKind};
+use ramfold_budget::Host;
+use ramfold_budget::door::Door;
+use ramfold_budget::extents::open_tier;
+use ramfold_budget::member::Member;
+use ramfold_budget::segment::{EXTENT_SIZE, Segment};
+use ramfold_budget::usage::{Account, Usage};
+use std::sync::Arc;
+
+struct Dies;
+
+impl Host for Dies {
+    fn die(&self, message: &str, _reported: bool) -> ! {
+        panic!("{message}");
+    }
+}
+
+/// A door that keeps nothing beside the store.
+struct Empty;
+
+impl Door for Empty {
+    fn resident(&self) -> u64 {
+        0
+    }
+
+    fn candidates(&self) -> usize {
+        0
+    }
+
+    fn oldest(&self) -> Option<u64> {
+        None
+    }
+}
+
+fn member() -> Member {
+    let segment = Arc::new(Segment::create(64 << 20, 256 << 20).unwrap().1);
+    let slot = segment.attach(&|_| ()).unwrap();
+    let account = Arc::new(Account::new(segment, slot));
+    let file = open_swap(None).unwrap();
+    let tier = open_tier(Some(file), &account, &Dies, &mut Vec::new()).unwrap();
+    let config = Config { max_pool_bytes: 1 << 20, duplicate_pages_enabled: false, ..Config::default() };
+    Member::new(&config, tier, Usage::new(account, false, &Dies).unwrap()).unwrap()
+}
+
+/// A page that does not compress.
+fn page(number: u64) -> Box<Page> {
+    let mut page = Box::new([0; PAGE_SIZE]);
+    let mut random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for word in page.as_chunks_mut::<8>().0 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        *word = random.to_le_bytes();
+    }
+    page
+}
+
+#[test]
+fn what_is_mostly_dead_is_given_back() {
+    /// Pages in all, and of how many one is kept.
+    const PAGES: u64 = 16 << 10;
+    const KEPT: u64 = 64;
+    let member = member();
+    let store = member.store();
+    let pool = store.create_pool(PoolKind::Persistent, None);
+    let key = |index| Key { pool, object: 0, index };
+    let mut scratch = store.scratch();
+    for number in 0..PAGES {
+        if store.store(key(number), &page(number), &mut scratch).is_err() {
+            store.shrink();
+            store.store(key(number), &page(number), &mut scratch).unwrap();
+        }
+    }
+    let held = member.segment().swap_used();
+    assert!(held > 48 << 20, "{held}");
+    (0..PAGES).filter(|number| number % KEPT != 0).for_each(|number| assert!(store.invalidate(key(number))));
+    let tier = member.tier.as_ref().unwrap();
+    assert_eq!(member.segment().swap_used(), held, "something lives in each extent");
+    // An extent at a time.
+    (0..held / EXTENT_SIZE).for_each(|_| member.tick(&Empty));
+    let (left, live) = (tier.used_bytes(), tier.live_bytes());
+    assert!(left <= 8 * live + 8 * EXTENT_SIZE && left < held / 2, "{left} of {held} for {live}");
+    let mut found = Box::new([0; PAGE_SIZE]);
+    for number in (0..PAGES).step_by(KEPT.try_into().unwrap()) {
+        store.load(key(number), &mut found, &mut scratch).unwrap();
+        assert!(found == page(number), "page {number}");
+    }
+}
