@@ -14,6 +14,15 @@ impl Store {
         self.index.lock(spot.shard()).get(&spot).is_some()
     }
 
+    /// Which of the 64 pages from `index / 64 * 64` on the store holds, in memory or in the tier: the lowest bit tells
+    /// of the first.
+    #[must_use]
+    pub fn stored_near(&self, key: Key) -> u64 {
+        let spot = Spot::new(Key { index: key.index & !63, ..key });
+        let shard = self.index.lock(spot.shard());
+        shard.find(&spot).map_or(0, |leaf| shard.leaf(leaf).occupied())
+    }
+
     /// Bytes that the page under `key` takes in the zpool or the tier, with all that it may share: 0 if it is kept as
     /// one word, or not at all.
     #[must_use]

@@ -51,9 +51,6 @@ pub trait Disk: Send + Sync {
     /// Tells what the range consists of, piece by piece from its front, until it ends or `each` returns false. The
     /// pieces follow one another without a gap; two neighbours are of different kinds.
     fn extents(&self, offset: u64, len: u64, each: &mut dyn FnMut(Extent) -> bool);
-
-    /// The range will be read soon.
-    fn prefetch(&self, offset: u64, len: u64, worker: &mut Self::Worker);
 }
 
 /// A piece of a disk.
@@ -70,8 +67,6 @@ pub struct Extent {
 pub enum ExtentKind {
     /// Written.
     Data,
-    /// Written, and all zeros: it takes no memory.
-    Zero,
     /// Never written, or discarded: it reads as zeros.
     Hole,
 }

@@ -1,6 +1,10 @@
 //! A disk of compressed pages.
 //!
-//! [`face`] is the line between the two halves: what a disk can do, whoever asks. Above it lie the protocols; they
-//! know requests and no pages. Below it lies the disk; it knows pages and no protocol.
+//! [`face`] is the line between the two halves: what a disk can do, whoever asks. Above it lie the protocols ([`nbd`]);
+//! they know requests and no pages. Below it lies the disk ([`volume`]); it knows pages and no protocol.
 
 pub mod face;
+mod keeper;
+pub mod nbd;
+mod stripes;
+pub mod volume;

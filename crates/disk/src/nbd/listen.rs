@@ -1,0 +1,265 @@
+//! Sockets: who comes is served by a thread of his own, until he leaves or the server stops.
+//!
+//! Guarantee: a client that sends nothing, reads nothing or ends in the middle keeps nobody else waiting. There are at
+//! most [`MOST_CLIENTS`] at a time; who comes beyond that is hung up on. A client that has not said what it wants
+//! within [`HANDSHAKE`] is hung up on too.
+
+use super::serve_client;
+use crate::face::Disk;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Clients at a time.
+pub const MOST_CLIENTS: usize = 128;
+/// How long a handshake may take without a word.
+pub const HANDSHAKE: Duration = Duration::from_secs(30);
+
+/// Why a socket is not listened at.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// somebody serves there
+    #[error("somebody serves there")]
+    InUse,
+    /// the file there is no socket
+    #[error("the file there is no socket")]
+    NotASocket,
+    /// others than this machine could connect, and nothing that they send or read would be protected
+    #[error("others than this machine could connect, and nothing that they send or read would be protected")]
+    NotLoopback,
+    /// the system refuses it
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// A socket that clients come to.
+#[derive(Debug)]
+pub enum Listener {
+    /// On this machine. The file goes when this is dropped.
+    Unix(UnixListener, PathBuf),
+    /// By the network's protocols, on this machine.
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// A socket at this path. One that a server has left behind is taken over.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub fn unix(path: &Path) -> Result<Self, BindError> {
+        if let Ok(found) = std::fs::symlink_metadata(path) {
+            if !found.file_type().is_socket() {
+                return Err(BindError::NotASocket);
+            }
+            if UnixStream::connect(path).is_ok() {
+                return Err(BindError::InUse);
+            }
+            std::fs::remove_file(path)?;
+        }
+        Ok(Self::Unix(UnixListener::bind(path)?, path.to_owned()))
+    }
+
+    /// A socket at this address, which is this machine's own.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub fn tcp(address: SocketAddr) -> Result<Self, BindError> {
+        if !address.ip().is_loopback() {
+            return Err(BindError::NotLoopback);
+        }
+        let listener = TcpListener::bind(address);
+        let in_use = |error: io::Error| match error.kind() {
+            io::ErrorKind::AddrInUse => BindError::InUse,
+            _ => BindError::Io(error),
+        };
+        listener.map(Self::Tcp).map_err(in_use)
+    }
+
+    /// Where clients find it.
+    #[must_use]
+    pub fn uri(&self) -> String {
+        match self {
+            Self::Unix(_, path) => format!("nbd+unix:///?socket={}", path.display()),
+            Self::Tcp(listener) => {
+                listener.local_addr().map_or_else(|_| "nbd://".to_owned(), |it| format!("nbd://{it}"))
+            }
+        }
+    }
+
+    fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Unix(listener, _) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+        }
+    }
+
+    fn wait(&self, stop: &OwnedFd) -> io::Result<bool> {
+        let own = match self {
+            Self::Unix(listener, _) => listener.as_fd(),
+            Self::Tcp(listener) => listener.as_fd(),
+        };
+        let mut both = [PollFd::from_borrowed_fd(own, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        poll(&mut both, None)?;
+        Ok(both[1].revents().is_empty())
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Unix(_, path) = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A client's socket.
+#[derive(Debug)]
+enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    fn again(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Unix(stream) => Self::Unix(stream.try_clone()?),
+            Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
+        })
+    }
+
+    fn hang_up(&self) {
+        let _ = match self {
+            Self::Unix(stream) => stream.shutdown(Shutdown::Both),
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
+
+    fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => stream.set_read_timeout(patience),
+            Self::Tcp(stream) => stream.set_read_timeout(patience),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.read(out),
+            Self::Tcp(stream) => stream.read(out),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.write(data),
+            Self::Tcp(stream) => stream.write(data),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A disk that is served at a socket, until this is dropped: then all clients are hung up on.
+#[derive(Debug)]
+pub struct Server {
+    /// Something is written there to stop.
+    stop: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves the disk under this name. The empty name leads to it too.
+    ///
+    /// # Errors
+    /// The system gives no thread or descriptor.
+    pub fn start<D: Disk + 'static>(listener: Listener, disk: Arc<D>, name: String) -> io::Result<Self> {
+        let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
+        let stopped = stop.try_clone()?;
+        let clients = Clients { disk, name, open: Mutex::default() };
+        let thread = std::thread::Builder::new().name("ramfold-nbd".to_owned());
+        let thread = thread.spawn(move || Arc::new(clients).welcome(&listener, &stopped))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The clients of a server.
+struct Clients<D> {
+    disk: Arc<D>,
+    name: String,
+    open: Mutex<HashMap<u64, Stream>>,
+}
+
+impl<D: Disk + 'static> Clients<D> {
+    /// Lets clients in until the server is stopped; then hangs up on all, and waits for their threads.
+    fn welcome(self: Arc<Self>, listener: &Listener, stop: &OwnedFd) {
+        let mut threads: Vec<JoinHandle<()>> = Vec::new();
+        for number in 0.. {
+            if !listener.wait(stop).unwrap_or(true) {
+                break;
+            }
+            threads.retain(|thread| !thread.is_finished());
+            // Out of descriptors or threads, this client is lost and the others stay.
+            match listener.accept().and_then(|stream| self.admit(number, stream)) {
+                Ok(thread) => threads.extend(thread),
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        self.open().values().for_each(Stream::hang_up);
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, Stream>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn admit(self: &Arc<Self>, number: u64, stream: Stream) -> io::Result<Option<JoinHandle<()>>> {
+        if self.open().len() >= MOST_CLIENTS {
+            return Ok(None);
+        }
+        let again = stream.again()?;
+        self.open().insert(number, stream.again()?);
+        let clients = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("ramfold-client".to_owned());
+        let thread = thread.spawn(move || {
+            // How a client ends is its own business.
+            let _ = clients.serve(stream, again);
+            clients.open().remove(&number);
+        });
+        if thread.is_err() {
+            self.open().remove(&number);
+        }
+        thread.map(Some)
+    }
+
+    fn serve(&self, stream: Stream, again: Stream) -> io::Result<()> {
+        stream.set_patience(Some(HANDSHAKE))?;
+        let patient = stream.again()?;
+        serve_client(&*self.disk, &self.name, stream, again, || patient.set_patience(None))
+    }
+}
