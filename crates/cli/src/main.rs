@@ -2,6 +2,7 @@
 
 mod advise;
 mod bench;
+mod disk;
 mod failure;
 mod html;
 mod inspect;
@@ -30,6 +31,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Options),
+    Disk(disk::Options),
     Top(top::Options),
     #[command(subcommand)]
     Bench(bench::Command),
@@ -43,6 +45,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::try_parse() {
         Ok(Cli { command: Command::Run(options) }) => run::run(&options),
+        Ok(Cli { command: Command::Disk(options) }) => disk::run(&options),
         Ok(Cli { command: Command::Top(options) }) => top::run(&options),
         Ok(Cli { command: Command::Bench(command) }) => bench::run(&command),
         Ok(Cli { command: Command::Inspect(options) }) => inspect::run(&options),

@@ -11,7 +11,7 @@
 mod access;
 mod child;
 mod crowd;
-mod metrics;
+pub mod metrics;
 mod options;
 mod pace;
 mod program;

@@ -1,8 +1,7 @@
 //! The disk: block requests over a store.
 //!
-//! A page of the disk is a page of the store under its number; what the store does not have is zeros. A request is cut
-//! at pages. A whole page is stored from the caller's bytes and loaded into them. A part of a page is read, changed and
-//! stored, while nobody else changes it ([`crate::stripes`]).
+//! A request is cut at pages. A whole page is stored from the caller's bytes and loaded into them. A part of a page is
+//! read, changed and stored, while nobody else changes it.
 //!
 //! Price: a part of a page costs a load and a store. Guarantee: what was written and acknowledged is read until it is
 //! written over, or the read fails; a write that fails leaves each page as it was or as it should be. The disk is
@@ -10,8 +9,9 @@
 
 use crate::face::{Disk, DiskError, Extent, ExtentKind};
 use crate::keeper::Keeper;
-use crate::stripes::Stripes;
-use ramfold::{Config, Key, LoadError, PAGE_SIZE, Page, PoolId, PoolKind, Scratch, Shrunk, Stop, StoreError};
+use crate::pages::Pages;
+pub use crate::pages::Worker;
+use ramfold::{Config, PAGE_SIZE, Page};
 use ramfold_budget::Host;
 use ramfold_budget::extents::open_tier;
 use ramfold_budget::member::Member;
@@ -19,17 +19,12 @@ use ramfold_budget::segment::Segment;
 use ramfold_budget::usage::{Account, Usage};
 use std::fs::File;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages that [`ramfold::Store::stored_near`] tells of.
 const NEAR: u64 = 64;
-/// How often a page is tried to be stored while others take the room.
-const TRIES: usize = 256;
-/// Up to so many pages are discarded one by one; more of them with all stripes held.
-const FEW: u64 = 64;
-
 /// The least memory that a disk can work in, in bytes: writers at the same time have some pages each.
 pub const LEAST_MEMORY: u64 = 256 << 10;
 
@@ -60,27 +55,13 @@ pub enum OpenError {
 /// A disk. Its keeper's thread ends when it is dropped.
 #[derive(Debug)]
 pub struct Volume {
-    shared: Arc<Shared>,
-    _keeper: Keeper,
-}
-
-/// What the volume and its keeper share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) member: Member,
-    pool: PoolId,
+    /// Bytes.
     size: u64,
-    stripes: Stripes,
-    /// Pages discarded so far.
-    pub(crate) discarded: AtomicU64,
-    pub(crate) closing: AtomicBool,
-}
-
-/// One thread's working memory.
-#[derive(Debug)]
-pub struct Worker {
-    scratch: Scratch,
-    page: Box<Page>,
+    pages: Arc<Pages>,
+    segment: Arc<Segment>,
+    _keeper: Keeper,
+    /// The segment's file: who looks for budgets finds it while it is open.
+    _file: OwnedFd,
 }
 
 /// The process of a disk, as its member sees it.
@@ -102,34 +83,35 @@ impl Volume {
         let Settings { size, mem_limit, store, backing } = settings;
         let most = mem_limit.unwrap_or_else(|| most_needed(size));
         let (file, swap_size) = backing.map_or((None, 0), |(file, size)| (Some(file), size));
-        let segment = Arc::new(Segment::create(budget(most), swap_size)?.1);
+        let (made, segment) = Segment::create(budget(most), swap_size)?;
+        let segment = Arc::new(segment);
         let slot = segment.attach(&|_| ())?;
-        let account = Arc::new(Account::new(segment, slot));
+        let account = Arc::new(Account::new(Arc::clone(&segment), slot));
         let tier = open_tier(file, &account, &Server, &mut Vec::new())?;
         let usage = Usage::new(account, false, &Server).map_err(std::io::Error::from)?;
         let member = Member::new(&Config { max_pool_bytes: most, ..store }, tier, usage)?;
-        let pool = member.store().create_pool(PoolKind::Persistent, None);
-        let shared = Arc::new(Shared {
-            member,
-            pool,
-            size,
-            stripes: Stripes::default(),
-            discarded: AtomicU64::new(0),
-            closing: AtomicBool::new(false),
-        });
-        let keeper = Keeper::start(Arc::clone(&shared))?;
-        Ok(Self { shared, _keeper: keeper })
+        let pages = Arc::new(Pages::new(member));
+        let keeper = Keeper::start(Arc::clone(&pages))?;
+        Ok(Self { size, pages, segment, _keeper: keeper, _file: made })
+    }
+
+    /// The disk's budget, where its numbers are.
+    #[must_use]
+    pub fn segment(&self) -> Arc<Segment> {
+        Arc::clone(&self.segment)
+    }
+
+    /// Enters the numbers as they are now.
+    pub fn publish(&self) {
+        self.pages.member.refresh(0);
+        self.pages.member.publish_books();
     }
 
     /// The store of the disk's pages.
     #[must_use]
     pub fn store(&self) -> &ramfold::Store {
-        self.shared.member.store()
+        self.pages.member.store()
     }
-}
-
-fn makes_room(shrunk: &Shrunk) -> bool {
-    shrunk.stop == Stop::Done || shrunk.freed_bytes > 0
 }
 
 /// Bytes that the pool has at most when no page of the disk compresses.
@@ -140,68 +122,6 @@ fn most_needed(size: u64) -> u64 {
 /// The limit of the disk's budget: the pool's bound comes first.
 fn budget(pool: u64) -> u64 {
     pool.saturating_add(pool / 32).saturating_add(16 << 20)
-}
-
-impl Shared {
-    fn key(&self, page: u64) -> Key {
-        Key { pool: self.pool, object: 0, index: page }
-    }
-
-    fn load(&self, number: u64, page: &mut Page, scratch: &mut Scratch) -> Result<(), DiskError> {
-        match self.member.store().load(self.key(number), page, scratch) {
-            Ok(()) => Ok(()),
-            Err(LoadError::Miss) => {
-                page.fill(0);
-                Ok(())
-            }
-            Err(_) => Err(DiskError::Io),
-        }
-    }
-
-    /// Stores a page; the caller is alone with it. The room that this thread makes may be taken by others, so it tries
-    /// again as long as room is to be had.
-    fn store(&self, number: u64, page: &Page, scratch: &mut Scratch) -> Result<(), DiskError> {
-        let store = self.member.store();
-        for _ in 0..TRIES {
-            match store.store(self.key(number), page, scratch) {
-                Ok(()) => return Ok(()),
-                Err(StoreError::Full) if makes_room(&store.shrink()) => {}
-                Err(StoreError::Full | StoreError::NoMemory | StoreError::NoMeta) => break,
-                Err(_) => return Err(DiskError::Io),
-            }
-        }
-        Err(DiskError::NoSpace)
-    }
-
-    /// Changes a part of a page.
-    fn change(
-        &self,
-        number: u64,
-        worker: &mut Worker,
-        change: impl FnOnce(&mut Page),
-    ) -> Result<(), DiskError> {
-        let _alone = self.stripes.of(number);
-        let Worker { scratch, page } = worker;
-        self.load(number, page, scratch)?;
-        change(page);
-        self.store(number, page, scratch)
-    }
-
-    /// Forgets whole pages.
-    fn forget(&self, pages: Range<u64>) {
-        let store = self.member.store();
-        let forgotten = if pages.end - pages.start > FEW {
-            let _alone = self.stripes.all();
-            store.invalidate_range(self.pool, 0, pages)
-        } else {
-            let forget = |page: &u64| {
-                let _alone = self.stripes.of(*page);
-                store.invalidate(self.key(*page))
-            };
-            pages.filter(forget).count() as u64
-        };
-        self.discarded.fetch_add(forgotten, Relaxed);
-    }
 }
 
 /// A part of a page: its number, and bytes within it.
@@ -231,11 +151,11 @@ impl Disk for Volume {
     type Worker = Worker;
 
     fn worker(&self) -> Worker {
-        Worker { scratch: self.store().scratch(), page: Box::new([0; PAGE_SIZE]) }
+        self.pages.worker()
     }
 
     fn size(&self) -> u64 {
-        self.shared.size
+        self.size
     }
 
     fn read(&self, offset: u64, mut out: &mut [u8], worker: &mut Worker) -> Result<(), DiskError> {
@@ -244,9 +164,9 @@ impl Disk for Volume {
             out = rest;
             let Worker { scratch, page } = &mut *worker;
             if let Ok(page) = <&mut Page>::try_from(&mut *here) {
-                self.shared.load(number, page, scratch)?;
+                self.pages.load(number, page, scratch)?;
             } else {
-                self.shared.load(number, page, scratch)?;
+                self.pages.load(number, page, scratch)?;
                 here.copy_from_slice(&page[part]);
             }
         }
@@ -258,10 +178,9 @@ impl Disk for Volume {
             let (here, rest) = data.split_at(part.len());
             data = rest;
             if let Ok(page) = <&Page>::try_from(here) {
-                let _alone = self.shared.stripes.of(number);
-                self.shared.store(number, page, &mut worker.scratch)?;
+                self.pages.store(number, page, &mut worker.scratch)?;
             } else {
-                self.shared.change(number, worker, |page| page[part].copy_from_slice(here))?;
+                self.pages.change(number, worker, |page| page[part].copy_from_slice(here))?;
             }
         }
         Ok(())
@@ -274,16 +193,16 @@ impl Disk for Volume {
         for (number, part) in
             [head, tail].into_iter().flat_map(|range| parts(range.start, range.end - range.start))
         {
-            if self.store().contains(self.shared.key(number)) {
-                self.shared.change(number, worker, |page| page[part].fill(0))?;
+            if self.store().contains(self.pages.key(number)) {
+                self.pages.change(number, worker, |page| page[part].fill(0))?;
             }
         }
-        self.shared.forget(whole);
+        self.pages.forget(whole);
         Ok(())
     }
 
     fn discard(&self, offset: u64, len: u64, _: &mut Worker) -> Result<(), DiskError> {
-        self.shared.forget(whole_pages(offset, len));
+        self.pages.forget(whole_pages(offset, len));
         Ok(())
     }
 
@@ -296,7 +215,7 @@ impl Disk for Volume {
         let mut piece = Extent { len: 0, kind: ExtentKind::Hole };
         while at < end {
             let number = at / PAGE;
-            let stored = self.store().stored_near(self.shared.key(number)) >> (number % NEAR);
+            let stored = self.store().stored_near(self.pages.key(number)) >> (number % NEAR);
             let (kind, alike) = match stored & 1 {
                 0 => (ExtentKind::Hole, stored.trailing_zeros()),
                 _ => (ExtentKind::Data, stored.trailing_ones()),

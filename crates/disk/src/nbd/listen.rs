@@ -64,7 +64,7 @@ impl Listener {
             }
             std::fs::remove_file(path)?;
         }
-        Ok(Self::Unix(UnixListener::bind(path)?, path.to_owned()))
+        Ok(Self::Unix(UnixListener::bind(path)?, std::path::absolute(path)?))
     }
 
     /// A socket at this address, which is this machine's own.

@@ -1,4 +1,4 @@
-//! The words of the NBD protocol, as `doc/proto.md` of the protocol's repository gives them. All numbers are big-endian.
+//! The words of the NBD protocol, as `doc/proto.md` of its repository gives them. All numbers are big-endian.
 
 /// What a server says first, and what begins each option.
 pub const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;

@@ -1,0 +1,166 @@
+//! `ramfold disk`: a compressed disk in memory, served to clients of the NBD protocol.
+//!
+//! The command makes the disk, says where it is, and waits to be told to stop. The disk is in ramfold-disk.
+
+use crate::failure::{Failure, say};
+use crate::run::metrics::{Address, Metrics};
+use crate::run::stats::Stats;
+use crate::{names, size};
+use ramfold::tier::open_swap;
+use ramfold::{Config, PAGE_SIZE};
+use ramfold_disk::nbd::{Listener, Server};
+use ramfold_disk::volume::{LEAST_MEMORY, Settings, Volume};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fs::File;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What clients may call the disk; the empty name leads to it too.
+const NAME: &str = "disk";
+
+/// Serves a compressed disk that lies in memory, to clients of the NBD protocol.
+///
+/// What is written is compressed, page by page, as zram does. When --mem-limit is reached, the pages that were used
+/// least lately go to --backing-dev, compressed and encrypted; without one, what does not fit is refused. The disk
+/// is volatile: it ends with this process. Its URI goes to stdout when it can be used. SIGTERM and Ctrl-C end
+/// it. Exit status: 0, 2 for wrong usage, 125 if ramfold failed.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: ramfold disk --size 4G --mem-limit 1G --backing-dev /var/tmp --unix /run/disk.sock"
+)]
+#[command(group(clap::ArgGroup::new("socket").required(true).args(["unix", "tcp"])))]
+pub struct Options {
+    /// Bytes that the disk has room for: 512M, 1.5G or a number of bytes
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub size: u64,
+
+    /// Listen at a Unix socket
+    #[arg(long, value_name = "PATH")]
+    pub unix: Option<PathBuf>,
+
+    /// Listen at an address of this machine's own: 127.0.0.1:10809, [::1]:10809
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub tcp: Option<SocketAddr>,
+
+    /// Most memory that the compressed pages may take; by default what they need
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub mem_limit: Option<u64>,
+
+    /// File or directory for the pages that leave memory: a file is made in a directory, without a name
+    #[arg(long, value_name = "PATH", requires = "mem_limit")]
+    pub backing_dev: Option<PathBuf>,
+
+    /// Most that the backing file may take; by default twice the size of the disk
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "backing_dev")]
+    pub backing_size: Option<u64>,
+
+    /// Compressor, with a level if it has levels: lz4, lz4hc:9, zstd:-1, deflate:6, lzo-rle
+    #[arg(long, value_name = "NAME[:LEVEL]", default_value = "lz4", value_parser = names::compressor)]
+    pub comp_algorithm: String,
+
+    /// Compressor for pages that stay for long, when the processor has time, or "none"
+    #[arg(long, value_name = "NAME[:LEVEL]|none", default_value = "zstd:1", value_parser = names::recompressor)]
+    pub recomp_algorithm: String,
+
+    /// Allocator of the compressed pages: zsmalloc, zbud or xvmalloc
+    #[arg(long, value_name = "NAME", default_value = "zsmalloc", value_parser = names::zpool)]
+    pub zpool: String,
+
+    /// Once --mem-limit is reached, writeback goes on until under this share of it
+    #[arg(long, value_name = "N", default_value_t = 90, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub accept_threshold_percent: u8,
+
+    /// Compress pages of one repeated word like any other
+    #[arg(long)]
+    pub no_same_filled: bool,
+
+    /// Do not share memory between identical pages
+    #[arg(long)]
+    pub no_duplicates: bool,
+
+    /// At the end write one JSON object to FILE, or a short table to stderr ("-")
+    #[arg(long, value_name = "FILE|-")]
+    pub stats: Option<PathBuf>,
+
+    /// Serve the disk's numbers for Prometheus while it lasts: 127.0.0.1:9100, or unix:PATH for a socket
+    #[arg(long, value_name = "ADDR:PORT|unix:PATH", value_parser = Address::parse)]
+    pub metrics: Option<Address>,
+}
+
+impl Options {
+    fn settings(&self) -> Result<Settings, Failure> {
+        if self.size == 0 || !self.size.is_multiple_of(PAGE_SIZE as u64) {
+            let why = format!("not a multiple of {PAGE_SIZE} bytes (give a size such as 1G)");
+            return Err(Failure::usage(format!("--size {}: {why}", self.size)));
+        }
+        if let Some(limit) = self.mem_limit.filter(|limit| *limit < LEAST_MEMORY) {
+            let least = size::display(LEAST_MEMORY);
+            return Err(Failure::usage(format!(
+                "--mem-limit {limit}: too small to work in (give at least {least})"
+            )));
+        }
+        let store = Config {
+            compressor: self.comp_algorithm.clone(),
+            recomp_algorithm: Some(self.recomp_algorithm.clone()).filter(|name| name != "none"),
+            zpool: self.zpool.clone(),
+            accept_threshold_percent: self.accept_threshold_percent,
+            same_filled_pages_enabled: !self.no_same_filled,
+            duplicate_pages_enabled: !self.no_duplicates,
+            ..Config::default()
+        };
+        Ok(Settings { size: self.size, mem_limit: self.mem_limit, store, backing: self.backing()? })
+    }
+
+    fn backing(&self) -> Result<Option<(File, u64)>, Failure> {
+        let Some(path) = &self.backing_dev else { return Ok(None) };
+        let file = open_swap(Some(path)).map_err(|error| {
+            Failure::failed(format!(
+                "--backing-dev {}: {error} (give another directory or file)",
+                path.display()
+            ))
+        })?;
+        Ok(Some((file, self.backing_size.unwrap_or(self.size.saturating_mul(2)))))
+    }
+
+    fn listener(&self) -> Result<Listener, Failure> {
+        let (what, listener) = match (&self.unix, self.tcp) {
+            (Some(path), _) => (format!("--unix {}", path.display()), Listener::unix(path)),
+            (None, Some(address)) => (format!("--tcp {address}"), Listener::tcp(address)),
+            (None, None) => return Err(Failure::usage("disk: no socket (give --unix or --tcp)")),
+        };
+        listener.map_err(|error| Failure::failed(format!("{what}: {error} (choose another)")))
+    }
+}
+
+/// Serves the disk until a signal ends it.
+pub fn run(options: &Options) -> Result<ExitCode, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("disk: {error}"));
+    let settings = options.settings()?;
+    let mut stats = Stats::open(options.stats.as_deref())?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
+    let listener = options.listener()?;
+    let volume = Arc::new(Volume::open(settings).map_err(|error| failed(&error))?);
+    let segment = volume.segment();
+    let metrics = options.metrics.as_ref();
+    let metrics = metrics.map(|address| Metrics::serve(address, Arc::clone(&segment))).transpose()?;
+    let (started, uri) = (Instant::now(), listener.uri());
+    let server =
+        Server::start(listener, Arc::clone(&volume), NAME.to_owned()).map_err(|error| failed(&error))?;
+    say(&format!(
+        "disk: {} in memory; all that is written ends with this process",
+        size::display(options.size)
+    ));
+    // Nobody need listen.
+    let _ = writeln!(std::io::stdout(), "{uri}");
+    signals.forever().next();
+    drop((server, metrics));
+    volume.publish();
+    stats.sample(&segment);
+    stats.report(&segment, started.elapsed())?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,207 @@
+//! `ramfold disk` with the clients that people use.
+
+mod command;
+#[path = "common/need.rs"]
+#[allow(dead_code)] // other test binaries use the rest
+mod need;
+
+use command::{one_line, ramfold};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A disk that is served, until it is dropped.
+struct Disk {
+    process: Child,
+    uri: String,
+}
+
+impl Disk {
+    fn start(options: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ramfold"));
+        command.arg("disk").args(options).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn().unwrap();
+        let mut uri = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut uri).unwrap();
+        Self { process, uri: uri.trim().to_owned() }
+    }
+
+    /// Ends it as a user would.
+    fn stop(mut self) -> Option<i32> {
+        self.signal(libc::SIGTERM);
+        self.process.wait().unwrap().code()
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: a plain system call; the child is not waited for yet.
+        unsafe { libc::kill(self.process.id().cast_signed(), signal) };
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Runs a client: what it printed, if it succeeded.
+fn client(program: &str, arguments: &[&str]) -> String {
+    let done = Command::new(program).args(arguments).output().unwrap();
+    let stderr = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{program} {arguments:?}: {stderr}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// Real bytes, some of them such as do not compress, and a hole.
+fn image(path: &Path) {
+    let mut bytes = fs::read(env!("CARGO_BIN_EXE_ramfold")).unwrap();
+    bytes.truncate(24 << 20);
+    let mut state = 1_u64;
+    bytes.extend(
+        std::iter::repeat_with(|| {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            state.to_le_bytes()[7]
+        })
+        .take(8 << 20),
+    );
+    bytes.resize(64 << 20, 0);
+    fs::write(path, bytes).unwrap();
+}
+
+/// With memory for all, and for a part of it.
+fn both_kinds(test: impl Fn(&Path, &Disk)) {
+    for options in [&[][..], &["--mem-limit", "8M", "--backing-dev", "/var/tmp"]] {
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let socket = directory.path().join("disk.sock");
+        let disk = Disk::start(&[&["--size", "64M", "--unix", socket.to_str().unwrap()], options].concat());
+        test(directory.path(), &disk);
+        assert!(socket.exists());
+        assert_eq!(disk.stop(), Some(0));
+        assert!(!socket.exists(), "the socket goes with the server");
+    }
+}
+
+#[test]
+fn nbdcopy_brings_back_what_it_took_there() {
+    if !need::programs(&["nbdcopy", "nbdinfo"]) {
+        return;
+    }
+    both_kinds(|directory, disk| {
+        let (from, to) = (directory.join("from"), directory.join("to"));
+        image(&from);
+        client("nbdcopy", &[from.to_str().unwrap(), &disk.uri]);
+        client("nbdcopy", &[&disk.uri, to.to_str().unwrap()]);
+        assert!(fs::read(&from).unwrap() == fs::read(&to).unwrap());
+        let info = client("nbdinfo", &[&disk.uri]);
+        for line in
+            ["export-size: 67108864", "can_multi_conn: true", "base:allocation", "using structured packets"]
+        {
+            assert!(info.contains(line), "{info}");
+        }
+        let map = client("nbdinfo", &["--map", &disk.uri]);
+        assert!(map.lines().last().unwrap().contains("hole,zero"), "{map}");
+    });
+}
+
+#[test]
+fn qemu_reads_what_it_has_written() {
+    if !need::programs(&["qemu-io", "qemu-img"]) {
+        return;
+    }
+    both_kinds(|_, disk| {
+        let commands = [
+            "write -P 0xab 1000 70000",
+            "read -P 0xab 1000 70000",
+            "write -P 0x11 1M 8M",
+            "discard 2M 1M",
+            "read -P 0 2M 1M",
+            "write -z 1536k 300001",
+            "read -P 0 1536k 300001",
+            "read -P 0x11 1M 512k",
+            "aio_write -P 0x22 20M 4M",
+            "aio_write -P 0x33 30M 4M",
+            "aio_flush",
+            "read -P 0x22 20M 4M",
+            "read -P 0x33 30M 4M",
+            "flush",
+        ];
+        let arguments: Vec<&str> = commands.iter().flat_map(|command| ["-c", command]).collect();
+        let told = client("qemu-io", &[&["-f", "raw"], &arguments[..], &[disk.uri.as_str()]].concat());
+        assert!(!told.contains("failed"), "{told}");
+        let info = client("qemu-img", &["info", "--output=json", &disk.uri]);
+        assert!(info.contains("\"virtual-size\": 67108864"), "{info}");
+    });
+}
+
+#[test]
+fn fio_verifies_sixteen_writers() {
+    if !need::programs(&["fio"]) {
+        return;
+    }
+    both_kinds(|directory, disk| {
+        let job = [
+            "--name=verify",
+            "--ioengine=nbd",
+            "--rw=randwrite",
+            "--bsrange=512-16k",
+            "--size=3m",
+            "--offset_increment=4m",
+            "--numjobs=16",
+            "--iodepth=16",
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--thread",
+        ];
+        let uri = format!("--uri={}", disk.uri);
+        let place = format!("--aux-path={}", directory.display());
+        client("fio", &[&job[..], &[&uri, &place]].concat());
+    });
+}
+
+#[test]
+fn clients_that_misbehave_disturb_nobody() {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let socket = directory.path().join("disk.sock");
+    let disk = Disk::start(&["--size", "16M", "--unix", socket.to_str().unwrap()]);
+    // Some say nothing, some talk nonsense, one hundred and more come at a time.
+    let mut clients: Vec<UnixStream> = (0..100).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    for client in clients.iter_mut().step_by(2) {
+        std::io::Write::write_all(client, &[0xff; 64]).unwrap();
+    }
+    if need::programs(&["nbdinfo"]) {
+        client("nbdinfo", &["--size", &disk.uri]);
+    }
+    assert_eq!(disk.stop(), Some(0), "it stops though they are there");
+}
+
+#[test]
+fn what_is_wrong_is_told_in_one_line() {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (file, socket) = (directory.path().join("file"), directory.path().join("socket"));
+    fs::write(&file, "mine").unwrap();
+    let (file, socket) = (file.to_str().unwrap(), socket.to_str().unwrap());
+    let told = |arguments: &[&str], code: i32, part: &str| {
+        let done = ramfold(&[&["disk"], arguments].concat());
+        assert_eq!(done.code, Some(code), "{}", done.stderr);
+        assert!(one_line(&done.stderr).contains(part), "{}", done.stderr);
+    };
+    told(&["--size", "1G"], 2, "--unix");
+    told(&["--size", "1000", "--unix", socket], 2, "multiple of 4096");
+    told(&["--size", "1G", "--unix", socket, "--mem-limit", "4K"], 2, "too small");
+    told(&["--size", "1G", "--unix", socket, "--backing-dev", "/var/tmp"], 2, "--mem-limit");
+    told(&["--size", "1G", "--unix", file], 125, "no socket");
+    told(&["--size", "1G", "--tcp", "0.0.0.0:0"], 125, "others than this machine");
+    told(&["--size", "1G", "--unix", socket, "--mem-limit", "1M", "--backing-dev", "/dev/shm"], 125, "tmpfs");
+    assert_eq!(fs::read(file).unwrap(), b"mine");
+    let disk = Disk::start(&["--size", "1M", "--unix", socket]);
+    told(&["--size", "1G", "--unix", socket], 125, "somebody serves there");
+    // What a server that was killed has left behind is taken over.
+    disk.signal(libc::SIGKILL);
+    drop(disk);
+    assert!(fs::symlink_metadata(socket).unwrap().file_type().is_socket());
+    assert_eq!(Disk::start(&["--size", "1M", "--unix", socket]).stop(), Some(0));
+}

@@ -1,0 +1,120 @@
+//! The pages of a disk: each is a page of a store under its number; what the store does not have is zeros.
+//!
+//! Who changes a page is alone with it ([`crate::stripes`]). Guarantee: a page that cannot be stored stays as it was.
+
+use crate::face::DiskError;
+use crate::stripes::Stripes;
+use ramfold::{Key, LoadError, PAGE_SIZE, Page, PoolId, PoolKind, Scratch, Shrunk, Stop, StoreError};
+use ramfold_budget::member::Member;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// How often a page is tried to be stored while others take the room.
+const TRIES: usize = 256;
+/// Up to so many pages are discarded one by one; more of them with all stripes held.
+const FEW: u64 = 64;
+
+/// The pages, and what else a disk and its keeper have in common.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    pub(crate) member: Member,
+    pool: PoolId,
+    stripes: Stripes,
+    /// Pages discarded so far.
+    pub(crate) discarded: AtomicU64,
+    pub(crate) closing: AtomicBool,
+}
+
+/// One thread's working memory.
+#[derive(Debug)]
+pub struct Worker {
+    pub(crate) scratch: Scratch,
+    /// A page of which a part is wanted.
+    pub(crate) page: Box<Page>,
+}
+
+impl Pages {
+    /// Pages of zeros.
+    pub(crate) fn new(member: Member) -> Self {
+        let pool = member.store().create_pool(PoolKind::Persistent, None);
+        let (discarded, closing) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self { member, pool, stripes: Stripes::default(), discarded, closing }
+    }
+
+    /// Working memory for one thread.
+    pub(crate) fn worker(&self) -> Worker {
+        Worker { scratch: self.member.store().scratch(), page: Box::new([0; PAGE_SIZE]) }
+    }
+
+    /// What the store calls a page.
+    pub(crate) fn key(&self, page: u64) -> Key {
+        Key { pool: self.pool, object: 0, index: page }
+    }
+
+    /// Gives the page.
+    pub(crate) fn load(&self, number: u64, page: &mut Page, scratch: &mut Scratch) -> Result<(), DiskError> {
+        match self.member.store().load(self.key(number), page, scratch) {
+            Ok(()) => Ok(()),
+            Err(LoadError::Miss) => {
+                page.fill(0);
+                Ok(())
+            }
+            Err(_) => Err(DiskError::Io),
+        }
+    }
+
+    /// Stores a page; the caller is alone with it. The room that this thread makes may be taken by others, so it tries
+    /// again as long as room is to be had.
+    fn store_alone(&self, number: u64, page: &Page, scratch: &mut Scratch) -> Result<(), DiskError> {
+        let store = self.member.store();
+        for _ in 0..TRIES {
+            match store.store(self.key(number), page, scratch) {
+                Ok(()) => return Ok(()),
+                Err(StoreError::Full) if makes_room(&store.shrink()) => {}
+                Err(StoreError::Full | StoreError::NoMemory | StoreError::NoMeta) => break,
+                Err(_) => return Err(DiskError::Io),
+            }
+        }
+        Err(DiskError::NoSpace)
+    }
+
+    /// Puts a page in the place of what was there.
+    pub(crate) fn store(&self, number: u64, page: &Page, scratch: &mut Scratch) -> Result<(), DiskError> {
+        let _alone = self.stripes.of(number);
+        self.store_alone(number, page, scratch)
+    }
+
+    /// Changes a part of a page.
+    pub(crate) fn change(
+        &self,
+        number: u64,
+        worker: &mut Worker,
+        change: impl FnOnce(&mut Page),
+    ) -> Result<(), DiskError> {
+        let _alone = self.stripes.of(number);
+        let Worker { scratch, page } = worker;
+        self.load(number, page, scratch)?;
+        change(page);
+        self.store_alone(number, page, scratch)
+    }
+
+    /// Forgets whole pages.
+    pub(crate) fn forget(&self, pages: Range<u64>) {
+        let store = self.member.store();
+        let forgotten = if pages.end - pages.start > FEW {
+            let _alone = self.stripes.all();
+            store.invalidate_range(self.pool, 0, pages)
+        } else {
+            let forget = |page: &u64| {
+                let _alone = self.stripes.of(*page);
+                store.invalidate(self.key(*page))
+            };
+            pages.filter(forget).count() as u64
+        };
+        self.discarded.fetch_add(forgotten, Relaxed);
+    }
+}
+
+fn makes_room(shrunk: &Shrunk) -> bool {
+    shrunk.stop == Stop::Done || shrunk.freed_bytes > 0
+}

@@ -1,0 +1,180 @@
+//! The NBD server and what clients may send: nothing makes it panic, or hold more memory than it should.
+
+use proptest::prelude::*;
+use ramfold::{Config, PAGE_SIZE};
+use ramfold_disk::nbd::serve_client;
+use ramfold_disk::volume::{Settings, Volume};
+use std::io::{self, Cursor, Read, Write};
+use std::sync::{Arc, Mutex};
+
+const SIZE: u64 = 1 << 20;
+
+fn disk() -> Volume {
+    let store = Config { recomp_algorithm: None, ..Config::default() };
+    Volume::open(Settings { size: SIZE, mem_limit: None, store, backing: None }).unwrap()
+}
+
+/// A client that sends these bytes, and keeps what comes.
+#[derive(Clone)]
+struct Client(Arc<Mutex<Cursor<Vec<u8>>>>, Arc<Mutex<Vec<u8>>>);
+
+impl Client {
+    fn new(bytes: Vec<u8>) -> Self {
+        Self(Arc::new(Mutex::new(Cursor::new(bytes))), Arc::default())
+    }
+
+    /// What it got, and how it ended.
+    fn talk(&self, disk: &Volume) -> (Vec<u8>, io::Result<()>) {
+        let end = serve_client(disk, "disk", self.clone(), self.clone(), || Ok(()));
+        (self.1.lock().unwrap().clone(), end)
+    }
+}
+
+impl Read for Client {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().read(out)
+    }
+}
+
+impl Write for Client {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.1.lock().unwrap().write(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn option(number: u32, data: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(data.len()).unwrap();
+    [b"IHAVEOPT", &number.to_be_bytes()[..], &len.to_be_bytes(), data].concat()
+}
+
+/// No flags but those that the server offers, and options.
+fn hello(options: &[Vec<u8>]) -> Vec<u8> {
+    [3_u32.to_be_bytes().to_vec(), options.concat()].concat()
+}
+
+fn go() -> Vec<u8> {
+    option(7, &[0; 6])
+}
+
+/// Structured replies, base:allocation, GO.
+fn with_contexts(framing: u32) -> Vec<u8> {
+    let query =
+        [&0_u32.to_be_bytes()[..], &1_u32.to_be_bytes(), &15_u32.to_be_bytes(), b"base:allocation"].concat();
+    hello(&[option(framing, &[]), option(10, &query), go()])
+}
+
+fn request(kind: u16, flags: u16, offset: u64, len: u32) -> Vec<u8> {
+    let cookie = u64::from(kind) << 32 | u64::from(len);
+    let head = [&0x2560_9513_u32.to_be_bytes()[..], &flags.to_be_bytes(), &kind.to_be_bytes()].concat();
+    [&head, &cookie.to_be_bytes()[..], &offset.to_be_bytes(), &len.to_be_bytes()].concat()
+}
+
+/// The errors of simple replies without data.
+fn simple_errors(replies: &[u8]) -> Vec<u32> {
+    replies.chunks(16).map(|reply| u32::from_be_bytes(reply[4..8].try_into().unwrap())).collect()
+}
+
+/// What follows the handshake of [`hello`] with nothing but [`go`].
+fn replies(requests: &[Vec<u8>]) -> (Vec<u8>, io::Result<()>) {
+    let disk = disk();
+    let begun = Client::new(hello(&[go()])).talk(&disk).0.len();
+    let (got, end) = Client::new([hello(&[go()]), requests.concat()].concat()).talk(&disk);
+    (got[begun..].to_vec(), end)
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_error_that_the_protocol_names() {
+    const INVALID: u32 = 22;
+    const NO_SPACE: u32 = 28;
+    let data = vec![7; PAGE_SIZE];
+    let (got, end) = replies(&[
+        request(0, 0, SIZE - 1, 2),
+        [request(1, 0, SIZE - 1, 4096), data.clone()].concat(),
+        request(6, 0, SIZE, 1),
+        request(4, 0, u64::MAX, 4096),
+        request(4, 0, SIZE, 1),
+        request(9, 0, 0, 0),
+        request(3, 1 << 9, 0, 0),
+        request(7, 0, 0, 4096),
+        [request(1, 1, 4096, 4096), data].concat(),
+        request(3, 0, 0, 0),
+        request(2, 0, 0, 0),
+        request(3, 0, 0, 0),
+    ]);
+    end.unwrap();
+    let expected = [INVALID, NO_SPACE, NO_SPACE, INVALID, INVALID, INVALID, INVALID, INVALID, 0, 0];
+    assert_eq!(simple_errors(&got), expected, "and after DISC there is no reply");
+}
+
+#[test]
+fn what_was_written_comes_back_in_each_framing() {
+    let disk = disk();
+    let data: Vec<u8> = (0..9000_u32).map(|i| i.to_le_bytes()[0] ^ 0x5a).collect();
+    let write = [request(1, 0, 100, 9000), data.clone()].concat();
+    let (got, end) = Client::new([hello(&[go()]), write, request(0, 0, 100, 9000)].concat()).talk(&disk);
+    end.unwrap();
+    assert!(got.ends_with(&data));
+    let (got, end) = Client::new([with_contexts(8), request(0, 0, 100, 9000)].concat()).talk(&disk);
+    end.unwrap();
+    assert!(got.ends_with(&[&100_u64.to_be_bytes()[..], &data].concat()));
+    // 64 bits for the length, and the offset in the reply.
+    let mut extended = request(0, 0, 100, 0);
+    extended[..4].copy_from_slice(&0x21e4_1c71_u32.to_be_bytes());
+    extended.truncate(24);
+    extended.extend(9000_u64.to_be_bytes());
+    let (got, end) = Client::new([with_contexts(11), extended].concat()).talk(&disk);
+    end.unwrap();
+    assert!(got.ends_with(&[&100_u64.to_be_bytes()[..], &data].concat()));
+}
+
+#[test]
+fn holes_are_told() {
+    let disk = disk();
+    let write = [request(1, 0, 8192, 4096), vec![1; 4096]].concat();
+    let (got, end) = Client::new([with_contexts(8), write, request(7, 0, 0, 1 << 20)].concat()).talk(&disk);
+    end.unwrap();
+    let pieces = [8192_u32, 3, 4096, 0, (1 << 20) - 12288, 3].map(u32::to_be_bytes).concat();
+    assert!(got.ends_with(&pieces), "{:?}", &got[got.len() - 40..]);
+}
+
+#[test]
+fn a_write_without_its_data_changes_nothing() {
+    let disk = disk();
+    let (_, end) = Client::new([hello(&[go()]), request(1, 0, 0, 4096), vec![9; 4095]].concat()).talk(&disk);
+    assert_eq!(end.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    let (_, end) = Client::new([hello(&[go()]), request(1, 0, 0, 64 << 20)].concat()).talk(&disk);
+    assert_eq!(end.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    assert_eq!(disk.store().stats().stored_pages, 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn any_bytes_come_to_an_end(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let disk = disk();
+        let _ = Client::new(bytes.clone()).talk(&disk);
+        let _ = Client::new([hello(&[]), bytes.clone()].concat()).talk(&disk);
+        let _ = Client::new([hello(&[go()]), bytes].concat()).talk(&disk);
+    }
+
+    #[test]
+    fn so_do_sessions_with_a_few_wrong_bytes(
+        framing in prop_oneof![Just(8_u32), Just(11)],
+        kinds in prop::collection::vec((0..9_u16, 0..64_u16, 0..2 * SIZE, 0..9000_u32), 0..8),
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+    ) {
+        let requests = kinds.iter().map(|(kind, flags, offset, len)| request(*kind, *flags, *offset, *len));
+        let mut bytes = [with_contexts(framing), requests.collect::<Vec<_>>().concat()].concat();
+        for (at, byte) in edits {
+            let at = at.index(bytes.len());
+            bytes[at] ^= byte;
+        }
+        let (got, _) = Client::new(bytes).talk(&disk());
+        prop_assert!(got.len() < 8 * (9000 + 64) + 4096);
+    }
+}
