@@ -141,6 +141,23 @@ fn holes_are_told() {
     assert!(got.ends_with(&pieces), "{:?}", &got[got.len() - 40..]);
 }
 
+/// Zeros that may not be a hole are written; a read of nothing has no data.
+#[test]
+fn zeros_may_have_to_be_there() {
+    const NO_HOLE: u16 = 2;
+    let disk = disk();
+    let zeros = request(6, NO_HOLE, 4096, 100 << 10);
+    let client =
+        Client::new([with_contexts(8), zeros, request(7, 0, 0, 1 << 20), request(0, 0, 0, 0)].concat());
+    let (got, end) = client.talk(&disk);
+    end.unwrap();
+    let pieces = [4096_u32, 3, 100 << 10, 0, (1 << 20) - (104 << 10), 3].map(u32::to_be_bytes).concat();
+    let nothing = &got[got.len() - 20..];
+    assert!(got[..got.len() - 20].ends_with(&pieces), "{got:?}");
+    assert_eq!((&nothing[4..8], &nothing[16..]), (&[0, 1, 0, 0][..], &[0; 4][..]), "the last chunk, of none");
+    assert_eq!(disk.store().stats().same_filled_pages, 25);
+}
+
 #[test]
 fn a_write_without_its_data_changes_nothing() {
     let disk = disk();

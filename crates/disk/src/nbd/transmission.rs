@@ -23,6 +23,9 @@ const BUFFER: usize = 256 << 10;
 const MOST_PIECES: usize = 4096;
 const MOST_LOOKED_AT: u64 = 64 << 30;
 
+/// Written where zeros may not be a hole.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
 /// A request as it came.
 #[derive(Debug, Clone, Copy)]
 struct Request {
@@ -206,6 +209,12 @@ impl<D: Disk, R: Read, W: Write> Session<'_, D, R, W> {
                 self.disk.write(offset, &data[..len as usize], worker)?;
             }
             command::TRIM => self.disk.discard(offset, len, worker)?,
+            command::WRITE_ZEROES if request.flags & flag::NO_HOLE != 0 => {
+                for at in (0..len).step_by(ZEROS.len()) {
+                    let here = ZEROS.len().min(usize::try_from(len - at).unwrap_or(usize::MAX));
+                    self.disk.write(offset + at, &ZEROS[..here], worker)?;
+                }
+            }
             command::WRITE_ZEROES => self.disk.zero(offset, len, worker)?,
             _ => self.disk.flush()?,
         }
@@ -217,7 +226,8 @@ impl<D: Disk, R: Read, W: Write> Session<'_, D, R, W> {
 
     fn read(&mut self, request: Request) -> Result<(), Error> {
         let begin = self.replies.len();
-        if self.agreed.framing == Framing::Simple {
+        if self.agreed.framing == Framing::Simple || request.len == 0 {
+            // There is no chunk of data without any.
             self.head(request, chunk::NONE, 0);
         } else {
             self.head(request, chunk::OFFSET_DATA, 8 + request.len);
