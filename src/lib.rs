@@ -33,7 +33,9 @@ pub use objects::Corrupt;
 pub use page::{PAGE_SIZE, Page};
 pub use pools::{Key, PoolId, PoolKind};
 pub use stats::Stats;
-pub use store::{LoadError, Recompressed, Scratch, Shrunk, Stop, Store, StoreError, Sweep};
+pub use store::{
+    Compressor, LoadError, PagePlace, PageState, Recompressed, Scratch, Shrunk, Stop, Store, StoreError, Sweep,
+};
 
 use std::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

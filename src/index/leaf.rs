@@ -114,6 +114,11 @@ impl Leaf {
         self.dense |= 1 << bit;
     }
 
+    /// Recompression can do nothing more for this entry.
+    pub(crate) fn is_dense(&self, bit: u32) -> bool {
+        self.dense >> bit & 1 != 0
+    }
+
     /// Makes sure that the next [`Leaf::put`] needs no memory.
     pub(crate) fn reserve(&mut self, bit: u32) -> Result<(), TryReserveError> {
         let len = self.entries.len();

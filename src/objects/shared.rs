@@ -133,6 +133,12 @@ impl Shared {
         with(object.entry)
     }
 
+    /// The object, as it is now. No use of it.
+    pub(crate) fn look(&self, id: u64) -> Entry {
+        let (number, at) = Self::split(id);
+        crate::read(&self.stripes[number]).objects[at].entry
+    }
+
     /// Lends the object to the batch of this number, to be copied and marked.
     pub(crate) fn visit(&self, id: u64, batch: usize, copy: impl FnOnce(Entry)) -> Visit {
         self.change(id, |object| match object.entry.state() {

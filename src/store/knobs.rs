@@ -25,7 +25,7 @@ impl Store {
     }
 
     /// The number of a codec, which it is given if it has none.
-    fn codec_number(&self, name: &str) -> Result<usize, ConfigError> {
+    pub(super) fn codec_number(&self, name: &str) -> Result<usize, ConfigError> {
         let codec = named_codec(name)?;
         self.objects.codecs.add(codec, |codec| (codec.name(), codec.level())).ok_or(ConfigError::TooMany)
     }

@@ -14,6 +14,7 @@ mod compact;
 mod invalidate;
 mod knobs;
 mod load;
+mod look;
 mod memlimit;
 mod recompress;
 mod room;
@@ -23,6 +24,7 @@ mod turns;
 mod writeback;
 
 pub use load::LoadError;
+pub use look::{Compressor, PagePlace, PageState};
 pub use recompress::{Recompressed, Sweep};
 pub use store::StoreError;
 pub use writeback::{Shrunk, Stop};

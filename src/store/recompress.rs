@@ -9,6 +9,8 @@
 //! is held while a page is compressed; the guarantee is that of writeback: the new object takes the place of the old
 //! one only if the entry still is the one that was read, and both give the same page.
 
+mod chosen;
+
 use super::Store;
 use crate::entry::{Entry, State};
 use crate::index::{SHARDS, Shard};

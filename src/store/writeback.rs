@@ -12,6 +12,8 @@
 //!
 //! Threads may write back side by side, each with a turn of its own ([`super::turns`]).
 
+mod chosen;
+
 use super::Store;
 use super::batch::{Batch, Item, Owner};
 use super::turns::{TierSet, Turn};

@@ -28,7 +28,7 @@ pub struct Member {
     /// What the process takes of the limit.
     pub usage: Usage,
     /// Bytes that all pools of the budget together may have.
-    max_pool: u64,
+    max_pool: AtomicU64,
     books: Mutex<Books>,
     exhausted: AtomicBool,
     /// Pages that were given up so far.
@@ -58,7 +58,7 @@ impl Member {
             store,
             tier,
             usage,
-            max_pool: config.max_pool_bytes,
+            max_pool: AtomicU64::new(config.max_pool_bytes),
             books: Mutex::default(),
             exhausted: AtomicBool::new(false),
             given: AtomicU64::new(0),
@@ -213,14 +213,21 @@ impl Member {
 
 /// The pool and the swap file.
 impl Member {
+    /// Sets the most that all pools of the budget together may have, as this member sees it, in bytes.
+    pub fn set_max_pool(&self, bytes: u64) {
+        self.max_pool.store(bytes, Ordering::Relaxed);
+        self.share_pool();
+    }
+
     /// Leaves to this member's pool what the pools of the others leave of the most that all may
     /// have, but never less than its part if all had the same, or a sixteenth.
     fn share_pool(&self) {
         let segment = self.segment();
         let mine = segment.gauge(self.slot(), Gauge::Pool);
         let others = segment.gauge_sum(Gauge::Pool).saturating_sub(mine);
-        let equal = self.max_pool / (segment.living() as u64).max(16);
-        let share = self.max_pool.saturating_sub(others).max(equal);
+        let max_pool = self.max_pool.load(Ordering::Relaxed);
+        let equal = max_pool / (segment.living() as u64).max(16);
+        let share = max_pool.saturating_sub(others).max(equal);
         self.store.set_max_pool_bytes(share);
     }
 
@@ -229,13 +236,14 @@ impl Member {
     #[must_use]
     pub fn is_nearly_full(&self) -> bool {
         let segment = self.segment();
-        let pool = self.max_pool.saturating_sub(segment.gauge_sum(Gauge::Pool));
+        let max_pool = self.max_pool.load(Ordering::Relaxed);
+        let pool = max_pool.saturating_sub(segment.gauge_sum(Gauge::Pool));
         // Once it has been filled, the log takes all extents, but what is dead in them can be had again.
         let swap_used = segment.swap_used().min(segment.gauge_sum(Gauge::SwapBytes));
         let swap = segment.swap_limit().saturating_sub(swap_used);
         let limit = segment.limit();
         // The log of the swap file needs some room to be cleaned.
-        let margin = self.max_pool / 8 + segment.swap_limit() / 16 + 2 * EXTENT_SIZE;
+        let margin = max_pool / 8 + segment.swap_limit() / 16 + 2 * EXTENT_SIZE;
         pool + swap < margin && segment.in_use() > limit - limit / 16
     }
 

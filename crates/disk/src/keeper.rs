@@ -70,6 +70,7 @@ fn keep(pages: &Pages) {
     let (mut closed, mut next) = (0, Instant::now());
     while !pages.is_closing() {
         member.tick(pages);
+        pages.counts.note_used(member.store().pool_bytes());
         if member.is_pressed(pages.resident()) {
             until_low(member, pages, Given::default);
         }

@@ -2,11 +2,14 @@
 //!
 //! Who changes a page is alone with it ([`crate::stripes`]). Guarantee: a page that cannot be stored stays as it was.
 
+use crate::ages::Ages;
+use crate::counts::Counts;
 use crate::face::DiskError;
 use crate::stripes::Stripes;
-use ramfold::{Key, LoadError, PAGE_SIZE, Page, PoolId, PoolKind, Scratch, Shrunk, Stop, StoreError};
+use ramfold::{Key, LoadError, PAGE_SIZE, Page, PageState, PoolId, PoolKind, Scratch, Shrunk, Stop, StoreError};
 use ramfold_budget::member::Member;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// How often a page is tried to be stored while others take the room.
@@ -20,6 +23,10 @@ pub(crate) struct Pages {
     pub(crate) member: Member,
     pool: PoolId,
     stripes: Stripes,
+    pub(crate) ages: Ages,
+    pub(crate) counts: Counts,
+    /// Each worker has one.
+    workers: Arc<()>,
     /// Pages discarded so far.
     pub(crate) discarded: AtomicU64,
     pub(crate) closing: AtomicBool,
@@ -31,6 +38,7 @@ pub struct Worker {
     pub(crate) scratch: Scratch,
     /// A page of which a part is wanted.
     pub(crate) page: Box<Page>,
+    _counted: Arc<()>,
 }
 
 impl Pages {
@@ -38,12 +46,24 @@ impl Pages {
     pub(crate) fn new(member: Member) -> Self {
         let pool = member.store().create_pool(PoolKind::Persistent, None);
         let (discarded, closing) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self { member, pool, stripes: Stripes::default(), discarded, closing }
+        let (stripes, ages, counts) = (Stripes::default(), Ages::new(), Counts::default());
+        Self { member, pool, stripes, ages, counts, workers: Arc::default(), discarded, closing }
     }
 
     /// Working memory for one thread.
     pub(crate) fn worker(&self) -> Worker {
-        Worker { scratch: self.member.store().scratch(), page: Box::new([0; PAGE_SIZE]) }
+        let (scratch, page) = (self.member.store().scratch(), Box::new([0; PAGE_SIZE]));
+        Worker { scratch, page, _counted: Arc::clone(&self.workers) }
+    }
+
+    /// Workers that there are now.
+    pub(crate) fn workers(&self) -> usize {
+        Arc::strong_count(&self.workers) - 1
+    }
+
+    /// Tells what the store knows of each page of a range that it has, in order, until `each` returns false.
+    pub(crate) fn look(&self, pages: Range<u64>, each: &mut dyn FnMut(u64, PageState) -> bool) {
+        self.member.store().look(self.pool, 0, pages, each);
     }
 
     /// What the store calls a page.
@@ -54,7 +74,10 @@ impl Pages {
     /// Gives the page.
     pub(crate) fn load(&self, number: u64, page: &mut Page, scratch: &mut Scratch) -> Result<(), DiskError> {
         match self.member.store().load(self.key(number), page, scratch) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.ages.touch(number);
+                Ok(())
+            }
             Err(LoadError::Miss) => {
                 page.fill(0);
                 Ok(())
@@ -69,8 +92,11 @@ impl Pages {
         let store = self.member.store();
         for _ in 0..TRIES {
             match store.store(self.key(number), page, scratch) {
-                Ok(()) => return Ok(()),
-                Err(StoreError::Full) if makes_room(&store.shrink()) => {}
+                Ok(()) => {
+                    self.ages.touch(number);
+                    return Ok(());
+                }
+                Err(StoreError::Full) if self.makes_room() => {}
                 Err(StoreError::Full | StoreError::NoMemory | StoreError::NoMeta) => break,
                 Err(_) => return Err(DiskError::Io),
             }
@@ -92,7 +118,7 @@ impl Pages {
         change: impl FnOnce(&mut Page),
     ) -> Result<(), DiskError> {
         let _alone = self.stripes.of(number);
-        let Worker { scratch, page } = worker;
+        let Worker { scratch, page, .. } = worker;
         self.load(number, page, scratch)?;
         change(page);
         self.store_alone(number, page, scratch)
@@ -101,20 +127,26 @@ impl Pages {
     /// Forgets whole pages.
     pub(crate) fn forget(&self, pages: Range<u64>) {
         let store = self.member.store();
+        let forget = |page: &u64| {
+            let _alone = self.stripes.of(*page);
+            self.ages.forget(&(*page..page + 1));
+            store.invalidate(self.key(*page))
+        };
         let forgotten = if pages.end - pages.start > FEW {
             let _alone = self.stripes.all();
+            self.ages.forget(&pages);
             store.invalidate_range(self.pool, 0, pages)
         } else {
-            let forget = |page: &u64| {
-                let _alone = self.stripes.of(*page);
-                store.invalidate(self.key(*page))
-            };
             pages.filter(forget).count() as u64
         };
         self.discarded.fetch_add(forgotten, Relaxed);
+        self.counts.notify_free.fetch_add(forgotten, Relaxed);
     }
-}
 
-fn makes_room(shrunk: &Shrunk) -> bool {
-    shrunk.stop == Stop::Done || shrunk.freed_bytes > 0
+    /// Writes back. False if that gives no room.
+    fn makes_room(&self) -> bool {
+        self.counts.writestall.fetch_add(1, Relaxed);
+        let Shrunk { stop, freed_bytes, .. } = self.member.store().shrink();
+        stop == Stop::Done || freed_bytes > 0
+    }
 }

@@ -7,11 +7,15 @@
 //! written over, or the read fails; a write that fails leaves each page as it was or as it should be. The disk is
 //! volatile: it ends with its process.
 
+use crate::ages::{Age, MAX_PAGES};
+use crate::backing::Backing;
+use crate::counts::Counts;
 use crate::face::{Disk, DiskError, Extent, ExtentKind};
 use crate::keeper::Keeper;
 use crate::pages::Pages;
 pub use crate::pages::Worker;
-use ramfold::{Config, PAGE_SIZE, Page};
+use ramfold::tier::Tier;
+use ramfold::{Config, PAGE_SIZE, Page, PageState};
 use ramfold_budget::Host;
 use ramfold_budget::extents::open_tier;
 use ramfold_budget::member::Member;
@@ -19,19 +23,23 @@ use ramfold_budget::segment::Segment;
 use ramfold_budget::usage::{Account, Usage};
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages that [`ramfold::Store::stored_near`] tells of.
 const NEAR: u64 = 64;
 /// The least memory that a disk can work in, in bytes: writers at the same time have some pages each.
 pub const LEAST_MEMORY: u64 = 256 << 10;
+/// The largest disk, in bytes.
+pub const MOST_BYTES: u64 = MAX_PAGES * PAGE;
 
 /// What a disk is made of.
 #[derive(Debug)]
 pub struct Settings {
-    /// Bytes; a multiple of a page.
+    /// Bytes; a multiple of a page, [`MOST_BYTES`] at most.
     pub size: u64,
     /// Most bytes that the compressed pool may take, [`LEAST_MEMORY`] or more; None: as many as the disk needs.
     pub mem_limit: Option<u64>,
@@ -44,6 +52,9 @@ pub struct Settings {
 /// Why there is no disk.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// the size is none that a disk can have
+    #[error("a disk has whole pages, and {} TiB at most", MOST_BYTES >> 40)]
+    Size,
     /// a setting of the store is not to be had
     #[error("{0}")]
     Config(#[from] ramfold::ConfigError),
@@ -55,8 +66,13 @@ pub enum OpenError {
 /// A disk. Its keeper's thread ends when it is dropped.
 #[derive(Debug)]
 pub struct Volume {
-    /// Bytes.
-    size: u64,
+    /// Bytes; 0: it was reset, and takes no requests.
+    size: AtomicU64,
+    /// Bytes that it was opened with. Its budget is made for them, so it never has more.
+    most: u64,
+    /// Bytes; 0: no limit.
+    mem_limit: AtomicU64,
+    backing: Option<Arc<Backing>>,
     pages: Arc<Pages>,
     segment: Arc<Segment>,
     _keeper: Keeper,
@@ -80,19 +96,42 @@ impl Volume {
     /// # Errors
     /// [`OpenError`].
     pub fn open(settings: Settings) -> Result<Self, OpenError> {
+        Self::with(settings, |tier| tier)
+    }
+
+    /// A disk of zeros whose records of pages go through what `wrap` makes of its tier.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn with(
+        settings: Settings,
+        wrap: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>,
+    ) -> Result<Self, OpenError> {
         let Settings { size, mem_limit, store, backing } = settings;
+        if !is_size(size) {
+            return Err(OpenError::Size);
+        }
         let most = mem_limit.unwrap_or_else(|| most_needed(size));
+        let name = backing.as_ref().map(|(file, _)| path_of(file));
         let (file, swap_size) = backing.map_or((None, 0), |(file, size)| (Some(file), size));
-        let (made, segment) = Segment::create(budget(most), swap_size)?;
+        let (made, segment) = Segment::create(budget(most.max(most_needed(size))), swap_size)?;
         let segment = Arc::new(segment);
         let slot = segment.attach(&|_| ())?;
         let account = Arc::new(Account::new(Arc::clone(&segment), slot));
         let tier = open_tier(file, &account, &Server, &mut Vec::new())?;
         let usage = Usage::new(account, false, &Server).map_err(std::io::Error::from)?;
-        let member = Member::new(&Config { max_pool_bytes: most, ..store }, tier, usage)?;
+        let config = Config { max_pool_bytes: most, shrink_inline: false, ..store };
+        // What the budget knows of the file it asks the file's tier; the store writes through the books.
+        let mut member = Member::new(&config, None, usage)?;
+        member.tier.clone_from(&tier);
+        let backing = tier.zip(name).map(|(tier, name)| Arc::new(Backing::new(wrap(tier), name)));
+        if let Some(backing) = &backing {
+            member.store().add_tier(Arc::clone(backing) as Arc<dyn Tier>)?;
+        }
         let pages = Arc::new(Pages::new(member));
         let keeper = Keeper::start(Arc::clone(&pages))?;
-        Ok(Self { size, pages, segment, _keeper: keeper, _file: made })
+        let (now, mem_limit) = (AtomicU64::new(size), AtomicU64::new(mem_limit.unwrap_or(0)));
+        Ok(Self { size: now, most: size, mem_limit, backing, pages, segment, _keeper: keeper, _file: made })
     }
 
     /// The disk's budget, where its numbers are.
@@ -112,6 +151,114 @@ impl Volume {
     pub fn store(&self) -> &ramfold::Store {
         self.pages.member.store()
     }
+}
+
+/// What can be asked and changed while it runs.
+impl Volume {
+    /// Where its cold pages go.
+    #[must_use]
+    pub fn backing(&self) -> Option<&Backing> {
+        self.backing.as_deref()
+    }
+
+    /// Most bytes that the compressed pool may take; 0: as many as the disk needs.
+    #[must_use]
+    pub fn mem_limit(&self) -> u64 {
+        self.mem_limit.load(Relaxed)
+    }
+
+    /// Sets it. What is over it is written back soon, if there is a backing. False if that is too little to work in.
+    pub fn set_mem_limit(&self, bytes: u64) -> bool {
+        if bytes != 0 && bytes < LEAST_MEMORY {
+            return false;
+        }
+        self.mem_limit.store(bytes, Relaxed);
+        let most = if bytes == 0 { most_needed(self.most) } else { bytes };
+        self.pages.member.set_max_pool(most);
+        self.pages.member.event().call();
+        true
+    }
+
+    /// Forgets all pages and counts. Until it is given a size again, the disk takes no requests. False if it is in use.
+    pub fn reset(&self) -> bool {
+        let size = self.size.swap(0, Relaxed);
+        if self.pages.workers() > 0 {
+            self.size.store(size, Relaxed);
+            return false;
+        }
+        self.pages.forget(0..size / PAGE);
+        self.counts().clear();
+        if let Some(backing) = &self.backing {
+            backing.clear();
+        }
+        true
+    }
+
+    /// Gives a disk that was reset so many bytes, in whole pages, [`Volume::most`] at most. False if it has a size, or
+    /// that is none.
+    pub fn resize(&self, size: u64) -> bool {
+        let size = size.checked_next_multiple_of(PAGE).filter(|size| is_size(*size) && *size <= self.most);
+        size.is_some_and(|size| self.size.compare_exchange(0, size, Relaxed, Relaxed).is_ok())
+    }
+
+    /// Bytes that the disk was opened with.
+    #[must_use]
+    pub fn most(&self) -> u64 {
+        self.most
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.pages.counts
+    }
+
+    /// The pages that the disk has room for.
+    pub(crate) fn numbers(&self) -> Range<u64> {
+        0..self.size() / PAGE
+    }
+
+    /// What the store calls a page.
+    pub(crate) fn key(&self, number: u64) -> ramfold::Key {
+        self.pages.key(number)
+    }
+
+    /// See [`Pages::look`].
+    pub(crate) fn look(&self, pages: Range<u64>, each: &mut dyn FnMut(u64, PageState) -> bool) {
+        self.pages.look(pages, each);
+    }
+
+    /// When the page was used last.
+    pub(crate) fn age(&self, number: u64) -> Option<Age> {
+        self.pages.ages.of(number)
+    }
+
+    /// How long ago the disk began.
+    pub(crate) fn now(&self) -> Duration {
+        self.pages.ages.now()
+    }
+
+    /// Marks pages idle that were not used for so long.
+    pub(crate) fn mark_idle(&self, unused: Duration) {
+        self.pages.ages.mark_idle(&self.numbers(), unused);
+    }
+
+    /// Whether the range lies on the disk: after a reset it does not, whatever the client was told before.
+    fn check(&self, offset: u64, len: u64) -> Result<(), DiskError> {
+        if offset.checked_add(len).is_some_and(|end| end <= self.size()) {
+            return Ok(());
+        }
+        self.counts().invalid_io.fetch_add(1, Relaxed);
+        Err(DiskError::Io)
+    }
+}
+
+fn is_size(size: u64) -> bool {
+    (PAGE..=MOST_BYTES).contains(&size) && size.is_multiple_of(PAGE)
+}
+
+/// Where a file is, as the kernel tells it.
+fn path_of(file: &File) -> String {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    link.map_or_else(|_| "unknown".to_owned(), |path| path.display().to_string())
 }
 
 /// Bytes that the pool has at most when no page of the disk compresses.
@@ -147,22 +294,13 @@ fn whole_pages(offset: u64, len: u64) -> Range<u64> {
     first..end.max(first)
 }
 
-impl Disk for Volume {
-    type Worker = Worker;
-
-    fn worker(&self) -> Worker {
-        self.pages.worker()
-    }
-
-    fn size(&self) -> u64 {
-        self.size
-    }
-
-    fn read(&self, offset: u64, mut out: &mut [u8], worker: &mut Worker) -> Result<(), DiskError> {
+/// Requests that lie on the disk.
+impl Volume {
+    fn read_parts(&self, offset: u64, mut out: &mut [u8], worker: &mut Worker) -> Result<(), DiskError> {
         for (number, part) in parts(offset, out.len() as u64) {
             let (here, rest) = out.split_at_mut(part.len());
             out = rest;
-            let Worker { scratch, page } = &mut *worker;
+            let Worker { scratch, page, .. } = &mut *worker;
             if let Ok(page) = <&mut Page>::try_from(&mut *here) {
                 self.pages.load(number, page, scratch)?;
             } else {
@@ -173,7 +311,7 @@ impl Disk for Volume {
         Ok(())
     }
 
-    fn write(&self, offset: u64, mut data: &[u8], worker: &mut Worker) -> Result<(), DiskError> {
+    fn write_parts(&self, offset: u64, mut data: &[u8], worker: &mut Worker) -> Result<(), DiskError> {
         for (number, part) in parts(offset, data.len() as u64) {
             let (here, rest) = data.split_at(part.len());
             data = rest;
@@ -186,7 +324,7 @@ impl Disk for Volume {
         Ok(())
     }
 
-    fn zero(&self, offset: u64, len: u64, worker: &mut Worker) -> Result<(), DiskError> {
+    fn zero_parts(&self, offset: u64, len: u64, worker: &mut Worker) -> Result<(), DiskError> {
         let (whole, end) = (whole_pages(offset, len), offset + len);
         let head = offset..(whole.start * PAGE).min(end);
         let tail = (whole.end * PAGE).clamp(head.end, end)..end;
@@ -200,8 +338,38 @@ impl Disk for Volume {
         self.pages.forget(whole);
         Ok(())
     }
+}
+
+impl Disk for Volume {
+    type Worker = Worker;
+
+    fn worker(&self) -> Worker {
+        self.pages.worker()
+    }
+
+    fn size(&self) -> u64 {
+        self.size.load(Relaxed)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8], worker: &mut Worker) -> Result<(), DiskError> {
+        let on_disk = self.check(offset, out.len() as u64);
+        Counts::note(&self.counts().failed_reads, on_disk.and_then(|()| self.read_parts(offset, out, worker)))
+    }
+
+    fn write(&self, offset: u64, data: &[u8], worker: &mut Worker) -> Result<(), DiskError> {
+        let on_disk = self.check(offset, data.len() as u64);
+        let written = on_disk.and_then(|()| self.write_parts(offset, data, worker));
+        self.counts().note_used(self.store().pool_bytes());
+        Counts::note(&self.counts().failed_writes, written)
+    }
+
+    fn zero(&self, offset: u64, len: u64, worker: &mut Worker) -> Result<(), DiskError> {
+        let on_disk = self.check(offset, len);
+        Counts::note(&self.counts().failed_writes, on_disk.and_then(|()| self.zero_parts(offset, len, worker)))
+    }
 
     fn discard(&self, offset: u64, len: u64, _: &mut Worker) -> Result<(), DiskError> {
+        Counts::note(&self.counts().failed_writes, self.check(offset, len))?;
         self.pages.forget(whole_pages(offset, len));
         Ok(())
     }
