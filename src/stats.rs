@@ -89,6 +89,7 @@ pub(crate) struct Counters {
     pub(crate) dropped_pages: Counter,
     pub(crate) recompressed_pages: Counter,
     pub(crate) pages_compacted: Counter,
+    pub(crate) huge_pages_since: Counter,
     pub(crate) pool_limit_hit: Counter,
     pub(crate) reject_reclaim_fail: Counter,
     pub(crate) reject_alloc_fail: Counter,
@@ -161,6 +162,8 @@ stats! {
     recompressed_pages,
     /// Pages that compaction gave back to the system.
     pages_compacted,
+    /// Pages stored as they are so far, because they compress too poorly: zram's name.
+    huge_pages_since,
     /// Stores that found the pool at its limit, or above the accept threshold after it was full.
     pool_limit_hit,
     /// Stores refused: the pool is full and nothing could be taken out.
@@ -201,6 +204,7 @@ impl Stats {
         self.dropped_pages = counters.dropped_pages.get();
         self.recompressed_pages = counters.recompressed_pages.get();
         self.pages_compacted = counters.pages_compacted.get();
+        self.huge_pages_since = counters.huge_pages_since.get();
         self.pool_limit_hit = counters.pool_limit_hit.get();
         self.reject_reclaim_fail = counters.reject_reclaim_fail.get();
         self.reject_alloc_fail = counters.reject_alloc_fail.get();

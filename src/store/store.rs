@@ -187,6 +187,9 @@ impl Store {
         let old = shard.publish(leaf, spot.bit, entry);
         self.charge(spot.key.pool, entry, old);
         shard.counts.stores += 1;
+        if entry.in_pool() && entry.is_raw() {
+            self.counters.huge_pages_since.add(1);
+        }
         let pages = shard.estimate();
         let look = Self::should_look(&shard);
         drop(shard);

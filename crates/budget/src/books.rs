@@ -63,6 +63,8 @@ impl Entries {
             dropped_pages,
             recompressed_pages,
             pages_compacted,
+            // For who asks the store itself.
+            huge_pages_since: _,
             pool_limit_hit,
             reject_reclaim_fail,
             reject_alloc_fail,

@@ -8,6 +8,8 @@ use crate::run::stats::Stats;
 use crate::{names, size};
 use ramfold::tier::open_swap;
 use ramfold::{Config, PAGE_SIZE};
+use ramfold_disk::attributes::Attributes;
+use ramfold_disk::control::{Control, NameError, Socket};
 use ramfold_disk::nbd::{Listener, Server};
 use ramfold_disk::volume::{LEAST_MEMORY, Settings, Volume};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -20,15 +22,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What clients may call the disk; the empty name leads to it too.
+/// What clients may call a disk without a name; the empty name leads to it too.
 const NAME: &str = "disk";
 
 /// Serves a compressed disk that lies in memory, to clients of the NBD protocol.
 ///
 /// What is written is compressed, page by page, as zram does. When --mem-limit is reached, the pages that were used
 /// least lately go to --backing-dev, compressed and encrypted; without one, what does not fit is refused. The disk
-/// is volatile: it ends with this process. Its URI goes to stdout when it can be used. SIGTERM and Ctrl-C end
-/// it. Exit status: 0, 2 for wrong usage, 125 if ramfold failed.
+/// is volatile: it ends with this process. Its URI goes to stdout when it can be used, and `ramfold ctl` reads and
+/// changes what it does. SIGTERM and Ctrl-C end it. Exit status: 0, 2 for wrong usage, 125 if ramfold failed.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: ramfold disk --size 4G --mem-limit 1G --backing-dev /var/tmp --unix /run/disk.sock"
@@ -47,12 +49,16 @@ pub struct Options {
     #[arg(long, value_name = "ADDR:PORT")]
     pub tcp: Option<SocketAddr>,
 
+    /// What `ramfold ctl` and clients call the disk; by default disk0, or the next number that is free
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+
     /// Most memory that the compressed pages may take; by default what they need
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub mem_limit: Option<u64>,
 
     /// File or directory for the pages that leave memory: a file is made in a directory, without a name
-    #[arg(long, value_name = "PATH", requires = "mem_limit")]
+    #[arg(long, value_name = "PATH")]
     pub backing_dev: Option<PathBuf>,
 
     /// Most that the backing file may take; by default twice the size of the disk
@@ -116,6 +122,11 @@ impl Options {
         Ok(Settings { size: self.size, mem_limit: self.mem_limit, store, backing: self.backing()? })
     }
 
+    fn attributes(&self, volume: &Arc<Volume>) -> Arc<Attributes> {
+        let recomp = Some(self.recomp_algorithm.as_str()).filter(|name| *name != "none");
+        Arc::new(Attributes::new(Arc::clone(volume), &self.comp_algorithm, recomp))
+    }
+
     fn backing(&self) -> Result<Option<(File, u64)>, Failure> {
         let Some(path) = &self.backing_dev else { return Ok(None) };
         let file = open_swap(Some(path)).map_err(|error| {
@@ -125,6 +136,19 @@ impl Options {
             ))
         })?;
         Ok(Some((file, self.backing_size.unwrap_or(self.size.saturating_mul(2)))))
+    }
+
+    /// The control socket. A disk that was given no name does without where there is no place for it.
+    fn socket(&self) -> Result<Option<Socket>, Failure> {
+        match (Socket::bind(self.name.as_deref()), &self.name) {
+            (Ok(socket), _) => Ok(Some(socket)),
+            (Err(error @ NameError::NotAName(_)), _) => Err(Failure::usage(format!("--name: {error}"))),
+            (Err(error), Some(name)) => Err(Failure::failed(format!("--name {name}: {error}"))),
+            (Err(error), None) => {
+                say(&format!("disk: ramfold ctl will not find it: {error}"));
+                Ok(None)
+            }
+        }
     }
 
     fn listener(&self) -> Result<Listener, Failure> {
@@ -143,22 +167,26 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let settings = options.settings()?;
     let mut stats = Stats::open(options.stats.as_deref())?;
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
-    let listener = options.listener()?;
+    let (listener, socket) = (options.listener()?, options.socket()?);
     let volume = Arc::new(Volume::open(settings).map_err(|error| failed(&error))?);
     let segment = volume.segment();
     let metrics = options.metrics.as_ref();
     let metrics = metrics.map(|address| Metrics::serve(address, Arc::clone(&segment))).transpose()?;
     let (started, uri) = (Instant::now(), listener.uri());
-    let server =
-        Server::start(listener, Arc::clone(&volume), NAME.to_owned()).map_err(|error| failed(&error))?;
+    let name = socket.as_ref().map_or(NAME, |socket| socket.name()).to_owned();
+    let attributes = options.attributes(&volume);
+    let control = socket.map(|socket| Control::start(socket, attributes)).transpose();
+    let control = control.map_err(|error| failed(&error))?;
+    let exported = options.name.as_deref().unwrap_or(NAME).to_owned();
+    let server = Server::start(listener, Arc::clone(&volume), exported).map_err(|error| failed(&error))?;
     say(&format!(
-        "disk: {} in memory; all that is written ends with this process",
+        "disk: {name}, {} in memory; all that is written ends with this process",
         size::display(options.size)
     ));
     // Nobody need listen.
     let _ = writeln!(std::io::stdout(), "{uri}");
     signals.forever().next();
-    drop((server, metrics));
+    drop((server, control, metrics));
     volume.publish();
     stats.sample(&segment);
     stats.report(&segment, started.elapsed())?;

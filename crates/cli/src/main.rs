@@ -2,6 +2,7 @@
 
 mod advise;
 mod bench;
+mod ctl;
 mod disk;
 mod failure;
 mod html;
@@ -32,6 +33,7 @@ struct Cli {
 enum Command {
     Run(run::Options),
     Disk(disk::Options),
+    Ctl(ctl::Options),
     Top(top::Options),
     #[command(subcommand)]
     Bench(bench::Command),
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
     let done = match Cli::try_parse() {
         Ok(Cli { command: Command::Run(options) }) => run::run(&options),
         Ok(Cli { command: Command::Disk(options) }) => disk::run(&options),
+        Ok(Cli { command: Command::Ctl(options) }) => ctl::run(&options),
         Ok(Cli { command: Command::Top(options) }) => top::run(&options),
         Ok(Cli { command: Command::Bench(command) }) => bench::run(&command),
         Ok(Cli { command: Command::Inspect(options) }) => inspect::run(&options),

@@ -1,7 +1,9 @@
 //! Attributes: what can be read and changed of a disk that runs, by zram's names and in zram's formats.
 //!
-//! A request is understood first ([`request`]), and then done here, one at a time: two that choose pages would only be
-//! in each other's way. Clients of the disk do not wait for it.
+//! A request is understood first ([`request`]), and then done here. What takes its time (choosing pages, a reset) is
+//! done one after the other, and nobody who only asks waits for it; nor do clients of the disk.
+//!
+//! Lock order: `deeds`, then `state`, then the store's.
 //!
 //! What differs from zram: compressors and the limit of memory change at any time; pages go to the backing compressed
 //! in any case; what is shared by several pages is not compressed anew; there are no dictionaries; and the size of a
@@ -12,6 +14,7 @@ mod compressors;
 pub mod request;
 mod statistics;
 
+use crate::backing::Backing;
 use crate::face::Disk;
 use crate::volume::{LEAST_MEMORY, Volume};
 use compressors::Compressors;
@@ -68,10 +71,13 @@ pub enum AttributeError {
 #[derive(Debug)]
 pub struct Attributes {
     disk: Arc<Volume>,
+    /// Held by who goes through the disk's pages, or gives or takes its size.
+    deeds: Mutex<()>,
+    /// Held for a look or a change.
     state: Mutex<State>,
 }
 
-/// What the attributes keep themselves. Locked while a request is done.
+/// What the attributes keep themselves.
 #[derive(Debug)]
 struct State {
     compressors: Compressors,
@@ -86,12 +92,16 @@ impl Attributes {
     pub fn new(disk: Arc<Volume>, compressor: &str, recomp: Option<&str>) -> Self {
         let compressors = Compressors::new(compressor, recomp);
         let state = State { compressors, batch: BATCH, since: ramfold::Stats::default() };
-        Self { disk, state: Mutex::new(state) }
+        Self { disk, deeds: Mutex::default(), state: Mutex::new(state) }
     }
 
     /// What is kept is whole at any moment, so a panic under the lock has spoilt nothing.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alone(&self) -> MutexGuard<'_, ()> {
+        self.deeds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes what an attribute is, in lines.
@@ -136,26 +146,35 @@ impl Attributes {
     /// # Errors
     /// [`AttributeError`].
     pub fn set(&self, setting: Setting) -> Result<(), AttributeError> {
-        let (disk, mut state) = (&*self.disk, self.state());
+        let disk = &*self.disk;
         match setting {
-            Setting::Disksize(bytes) => resize(disk, bytes),
-            Setting::Reset => {
-                let done = disk.reset();
-                state.since = disk.store().stats();
-                if done { Ok(()) } else { Err(AttributeError::Busy) }
+            Setting::Disksize(bytes) => self.resize(bytes),
+            Setting::Reset => self.reset(),
+            Setting::Recompress(what) => {
+                let _alone = self.alone();
+                let by = self.state().compressors.of(disk.store(), &what.algorithm)?;
+                self.has_size().map(|()| chosen::recompress(disk, &what, by))
             }
-            Setting::MemLimit(bytes) if disk.set_mem_limit(bytes) => Ok(()),
-            Setting::MemLimit(_) => Err(AttributeError::TooLittle),
+            Setting::Writeback(pages) => {
+                let _alone = self.alone();
+                let batch = self.state().batch;
+                self.has_size().and_then(|()| chosen::write_back(disk, &pages, batch))
+            }
+            Setting::CompAlgorithm(_) | Setting::RecompAlgorithm { .. } | Setting::AlgorithmParams { .. } => {
+                self.set_compressor(setting)
+            }
+            Setting::MemLimit(bytes) if !disk.set_mem_limit(bytes) => Err(AttributeError::TooLittle),
+            Setting::MemLimit(_) | Setting::CompressedWriteback(true) => Ok(()),
+            Setting::CompressedWriteback(false) => Err(AttributeError::Compressed),
+            Setting::WritebackLimit(pages) => self.backing().map(|backing| backing.set_limit(pages)),
+            Setting::WritebackLimitEnable(on) => self.backing().map(|backing| backing.set_limited(on)),
+            Setting::WritebackBatchSize(size) => {
+                self.state().batch = size;
+                Ok(())
+            }
             Setting::MemUsedMax => {
                 disk.counts().mem_used_max.store(disk.store().pool_bytes(), Relaxed);
                 Ok(())
-            }
-            Setting::CompAlgorithm(name) => state.compressors.set_first(disk.store(), name),
-            Setting::RecompAlgorithm { name, priority } => {
-                state.compressors.set_other(disk.store(), priority, name)
-            }
-            Setting::AlgorithmParams { algorithm, level } => {
-                state.compressors.set_level(disk.store(), &algorithm, level)
             }
             Setting::Compact => {
                 disk.store().compact();
@@ -165,39 +184,41 @@ impl Attributes {
                 disk.mark_idle(unused);
                 Ok(())
             }
-            Setting::Recompress(what) => {
-                has_size(disk)?;
-                let by = state.compressors.of(disk.store(), &what.algorithm)?;
-                chosen::recompress(disk, &what, by);
-                Ok(())
-            }
-            Setting::Writeback(pages) => {
-                has_size(disk)?;
-                chosen::write_back(disk, &pages, state.batch)
-            }
-            Setting::WritebackBatchSize(size) => {
-                state.batch = size;
-                Ok(())
-            }
-            Setting::WritebackLimit(pages) => {
-                disk.backing().ok_or(AttributeError::NoBacking).map(|backing| backing.set_limit(pages))
-            }
-            Setting::WritebackLimitEnable(on) => {
-                disk.backing().ok_or(AttributeError::NoBacking).map(|backing| backing.set_limited(on))
-            }
-            Setting::CompressedWriteback(true) => Ok(()),
-            Setting::CompressedWriteback(false) => Err(AttributeError::Compressed),
         }
     }
-}
 
-fn resize(disk: &Volume, bytes: u64) -> Result<(), AttributeError> {
-    if disk.size() > 0 {
-        return Err(AttributeError::HasSize);
+    fn set_compressor(&self, setting: Setting) -> Result<(), AttributeError> {
+        let (store, compressors) = (self.disk.store(), &mut self.state().compressors);
+        match setting {
+            Setting::CompAlgorithm(name) => compressors.set_first(store, name),
+            Setting::RecompAlgorithm { name, priority } => compressors.set_other(store, priority, name),
+            Setting::AlgorithmParams { algorithm, level } => compressors.set_level(store, &algorithm, level),
+            _ => Ok(()),
+        }
     }
-    if disk.resize(bytes) { Ok(()) } else { Err(AttributeError::Size(disk.most())) }
-}
 
-fn has_size(disk: &Volume) -> Result<(), AttributeError> {
-    if disk.size() > 0 { Ok(()) } else { Err(AttributeError::NoSize) }
+    fn reset(&self) -> Result<(), AttributeError> {
+        let _alone = self.alone();
+        if !self.disk.reset() {
+            return Err(AttributeError::Busy);
+        }
+        self.state().since = self.disk.store().stats();
+        Ok(())
+    }
+
+    fn resize(&self, bytes: u64) -> Result<(), AttributeError> {
+        let _alone = self.alone();
+        if self.disk.size() > 0 {
+            return Err(AttributeError::HasSize);
+        }
+        if self.disk.resize(bytes) { Ok(()) } else { Err(AttributeError::Size(self.disk.most())) }
+    }
+
+    fn has_size(&self) -> Result<(), AttributeError> {
+        if self.disk.size() > 0 { Ok(()) } else { Err(AttributeError::NoSize) }
+    }
+
+    fn backing(&self) -> Result<&Backing, AttributeError> {
+        self.disk.backing().ok_or(AttributeError::NoBacking)
+    }
 }

@@ -123,6 +123,7 @@ mod tests {
             assert_eq!(compressors.of(&store, &nobody), Err(AttributeError::NoAlgorithm));
         }
         assert!(compressors.set_first(&store, "zip".to_owned()).is_err());
-        assert!(compressors.set_level(&store, &Algorithm::Priority(0), 5).is_err(), "lz4 has no levels like that");
+        assert!(compressors.set_level(&store, &Algorithm::Priority(1), 99).is_err());
+        assert!(compressors.show_others().starts_with("#1: lz4 lz4hc [zstd:9]"), "it stays as it was");
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn mm_stat(disk: &Volume, since: &Stats, out: &mut dyn Write) -> io::
         stats.same_filled_pages,
         stats.pages_compacted.saturating_sub(since.pages_compacted),
         stats.stored_incompressible_pages,
-        stats.incompressible_pages_since.saturating_sub(since.incompressible_pages_since),
+        stats.huge_pages_since.saturating_sub(since.huge_pages_since),
     ];
     columns(out, &numbers)
 }

@@ -1,0 +1,118 @@
+//! `ramfold ctl`: a disk that runs is asked, or told to do something.
+//!
+//! The command sends one line to the disk's control socket and prints what comes back. What the words mean is known
+//! there, in ramfold-disk.
+
+use crate::failure::Failure;
+use ramfold_disk::attributes::request::Attribute;
+use ramfold_disk::control::{Answer, AskError, ask};
+use std::io::{self, ErrorKind, Read};
+use std::process::ExitCode;
+
+/// The columns of attributes that are a line of numbers.
+const COLUMNS: &[(Attribute, &[&str])] = &[
+    (
+        Attribute::MmStat,
+        &[
+            "orig_data_size",
+            "compr_data_size",
+            "mem_used_total",
+            "mem_limit",
+            "mem_used_max",
+            "same_pages",
+            "pages_compacted",
+            "huge_pages",
+            "huge_pages_since",
+        ],
+    ),
+    (Attribute::IoStat, &["failed_reads", "failed_writes", "invalid_io", "notify_free"]),
+    (Attribute::BdStat, &["bd_count", "bd_reads", "bd_writes"]),
+];
+
+/// Reads or writes an attribute of a disk that runs, by zram's names and in zram's formats.
+///
+/// Read: backing_dev, bd_stat, block_state, debug_stat, initstate, io_stat, mm_stat. Read and written:
+/// comp_algorithm, compressed_writeback, disksize (after a reset), mem_limit, recomp_algorithm, writeback_batch_size,
+/// writeback_limit, writeback_limit_enable. Written: algorithm_params, compact, idle, mem_used_max, recompress, reset,
+/// writeback. Exit status: 0, 2 for wrong usage, a value that the attribute cannot have among it, 125 if it could not
+/// be done.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: ramfold ctl disk0 mm_stat
+         ramfold ctl disk0 mem_limit 1G
+         ramfold ctl disk0 idle 3600 && ramfold ctl disk0 writeback type=idle")]
+pub struct Options {
+    /// The disk's name, or its control socket
+    #[arg(value_name = "NAME|SOCKET")]
+    pub disk: String,
+
+    /// What to read or write
+    #[arg(value_name = "ATTRIBUTE")]
+    pub attribute: String,
+
+    /// What to write: a number, a size such as 512M, or words such as type=idle
+    #[arg(value_name = "VALUE", allow_hyphen_values = true)]
+    pub value: Vec<String>,
+
+    /// What is read as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Asks, and prints the answer.
+pub fn run(options: &Options) -> Result<ExitCode, Failure> {
+    let line = [&[options.attribute.clone()], &options.value[..]].concat().join(" ");
+    let what = format!("ctl {} {}", options.disk, options.attribute);
+    let mut answer = ask(&options.disk, &line).map_err(|error| failure(&what, &error))?;
+    let unheard = |error: io::Error| Failure::failed(format!("{what}: {error} (the answer is not complete)"));
+    if options.json && options.value.is_empty() {
+        let mut text = String::new();
+        answer.read_to_string(&mut text).map_err(unheard)?;
+        println!("{}", json(&options.attribute, &text));
+        return Ok(ExitCode::SUCCESS);
+    }
+    copy(&mut answer).map_err(unheard)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A reader that closed the pipe has seen enough.
+fn copy(answer: &mut Answer) -> io::Result<()> {
+    match io::copy(answer, &mut io::stdout().lock()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn failure(what: &str, error: &AskError) -> Failure {
+    let message = format!("{what}: {error}");
+    match error {
+        AskError::Wrong(_) => Failure::usage(message),
+        AskError::Name(_) | AskError::Failed(_) | AskError::Io(_) => Failure::failed(message),
+    }
+}
+
+/// The columns by their names, or the text under the attribute's.
+fn json(attribute: &str, text: &str) -> serde_json::Value {
+    let columns = COLUMNS.iter().find(|(it, _)| it.name() == attribute).map_or(&[][..], |(_, names)| names);
+    let numbers: Option<Vec<u64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
+    match numbers {
+        Some(numbers) if numbers.len() == columns.len() => {
+            let numbers = numbers.into_iter().map(serde_json::Value::from);
+            columns.iter().map(|name| (*name).to_owned()).zip(numbers).collect()
+        }
+        Some(numbers) if numbers.len() == 1 => serde_json::json!({ attribute: numbers[0] }),
+        _ => serde_json::json!({ attribute: text.trim_end() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_names_in_json() {
+        let text = |attribute, text| json(attribute, text).to_string();
+        assert_eq!(text("bd_stat", "  1  2  3\n"), r#"{"bd_count":1,"bd_reads":2,"bd_writes":3}"#);
+        assert_eq!(text("mem_limit", "4096\n"), r#"{"mem_limit":4096}"#);
+        assert_eq!(text("comp_algorithm", "[lz4] zstd\n"), r#"{"comp_algorithm":"[lz4] zstd"}"#);
+    }
+}

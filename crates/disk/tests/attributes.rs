@@ -1,0 +1,268 @@
+//! The attributes of a disk: zram's words, zram's columns, and what they do.
+
+use ramfold::{Config, PAGE_SIZE};
+use ramfold_disk::attributes::request::{Attribute, Request};
+use ramfold_disk::attributes::{AttributeError, Attributes};
+use ramfold_disk::face::{Disk, DiskError};
+use ramfold_disk::volume::{Settings, Volume};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PAGES: u64 = 512;
+const SIZE: u64 = PAGES * PAGE_SIZE as u64;
+
+struct Fixture {
+    disk: Arc<Volume>,
+    attributes: Attributes,
+}
+
+impl Fixture {
+    /// With a backing of so many bytes, or none.
+    fn new(backing: Option<u64>) -> Self {
+        let backing = backing.map(|bytes| (tempfile::tempfile_in("/var/tmp").unwrap(), bytes));
+        let store = Config { compressor: "lz4".to_owned(), ..Config::default() };
+        let disk = Arc::new(Volume::open(Settings { size: SIZE, mem_limit: None, store, backing }).unwrap());
+        Self { attributes: Attributes::new(Arc::clone(&disk), "lz4", None), disk }
+    }
+
+    fn show(&self, name: &str) -> String {
+        let Ok(Request::Show(attribute)) = Request::parse(name.as_bytes()) else { panic!("{name}") };
+        let mut out = Vec::new();
+        self.attributes.show(attribute, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    fn numbers(&self, name: &str) -> Vec<u64> {
+        let text = self.show(name);
+        text.lines().last().unwrap().split_whitespace().map(|word| word.parse().unwrap()).collect()
+    }
+
+    fn try_set(&self, line: &str) -> Result<(), AttributeError> {
+        let Ok(Request::Set(setting)) = Request::parse(line.as_bytes()) else { panic!("{line}") };
+        self.attributes.set(setting)
+    }
+
+    fn set(&self, line: &str) {
+        self.try_set(line).unwrap();
+    }
+
+    fn write(&self, page: u64, data: &[u8]) {
+        self.disk.write(page * PAGE_SIZE as u64, data, &mut self.disk.worker()).unwrap();
+    }
+
+    fn read(&self, page: u64) -> Vec<u8> {
+        let mut data = vec![0xa5; PAGE_SIZE];
+        self.disk.read(page * PAGE_SIZE as u64, &mut data, &mut self.disk.worker()).unwrap();
+        data
+    }
+
+    /// The flags of each page that there is, by number.
+    fn flags(&self) -> Vec<(u64, String)> {
+        let state = self.show("block_state");
+        let line = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (seconds, micros) = words[1].split_once('.').unwrap();
+            assert!(seconds.parse::<u64>().is_ok() && micros.len() == 6 && words[2].len() == 6, "{line}");
+            (words[0].parse().unwrap(), words[2].to_owned())
+        };
+        state.lines().map(line).collect()
+    }
+}
+
+fn random(seed: u64) -> impl Iterator<Item = u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    std::iter::repeat_with(move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    })
+}
+
+/// A page that does not compress.
+fn noise(seed: u64) -> Vec<u8> {
+    random(seed).take(PAGE_SIZE).collect()
+}
+
+/// A page in which zstd finds more than lz4.
+fn text(seed: u64) -> Vec<u8> {
+    random(seed).take(PAGE_SIZE).map(|byte| b"etaoinsh"[usize::from(byte % 8)]).collect()
+}
+
+#[test]
+fn statistics_have_zrams_columns() {
+    let fixture = Fixture::new(Some(8 << 20));
+    fixture.write(0, &text(1));
+    fixture.write(1, &noise(2));
+    fixture.write(2, &vec![7; PAGE_SIZE]);
+    fixture.write(2, &vec![8; PAGE_SIZE]);
+    let [orig, compr, used, limit, max, same, compacted, huge, huge_since] = fixture.numbers("mm_stat")[..] else {
+        panic!("{}", fixture.show("mm_stat"));
+    };
+    assert_eq!((orig, limit, same, compacted, huge, huge_since), (3 * PAGE_SIZE as u64, 0, 1, 0, 1, 1));
+    assert!(compr > PAGE_SIZE as u64 && compr < orig && used >= compr && max >= used);
+    assert!(fixture.show("mm_stat").starts_with("   12288 "), "as wide as zram's: {}", fixture.show("mm_stat"));
+    fixture.write(1, &text(3));
+    assert_eq!(fixture.numbers("mm_stat")[7..], [0, 1], "one was huge once");
+    fixture.disk.discard(0, 2 * PAGE_SIZE as u64, &mut fixture.disk.worker()).unwrap();
+    assert_eq!(fixture.disk.write(SIZE, &[1], &mut fixture.disk.worker()), Err(DiskError::Io));
+    assert_eq!(fixture.numbers("io_stat"), [0, 1, 1, 2]);
+    assert_eq!(fixture.numbers("bd_stat"), [0, 0, 0]);
+    assert_eq!(fixture.show("debug_stat"), "version: 1\n       0        0\n");
+    assert_eq!((fixture.show("initstate"), fixture.show("disksize")), ("1\n".into(), format!("{SIZE}\n")));
+}
+
+#[test]
+fn idle_pages_are_written_back_and_huge_ones() {
+    let fixture = Fixture::new(Some(8 << 20));
+    (0..40).for_each(|page| fixture.write(page, &text(page)));
+    (40..50).for_each(|page| fixture.write(page, &noise(page)));
+    fixture.write(50, &vec![0; PAGE_SIZE]);
+    fixture.set("idle 3600");
+    assert!(fixture.flags().iter().all(|(_, flags)| !flags.contains('i')), "all were used a moment ago");
+    fixture.set("idle all");
+    assert_eq!(fixture.flags()[50], (50, "s..i..".to_owned()));
+    fixture.read(3);
+    fixture.write(45, &noise(1000));
+    fixture.set("writeback type=huge_idle");
+    assert_eq!(fixture.numbers("bd_stat"), [9, 0, 9]);
+    assert_eq!((fixture.flags()[44].1.as_str(), fixture.flags()[45].1.as_str()), (".whi..", "..h..."));
+    fixture.set("writeback_batch_size 5");
+    fixture.set("writeback type=idle");
+    assert_eq!(fixture.numbers("bd_stat"), [48, 0, 48], "all but the two that were used");
+    fixture.set("writeback page_index=3 page_indexes=44-46 page_index=100000");
+    assert_eq!(fixture.numbers("bd_stat"), [50, 0, 50]);
+    for page in 0..40 {
+        assert!(fixture.read(page) == text(page), "page {page}");
+    }
+    assert_eq!(fixture.numbers("bd_stat")[1], 40, "each was read there");
+    let [orig, compr, ..] = fixture.numbers("mm_stat")[..] else { panic!() };
+    assert_eq!((orig, compr), (51 * PAGE_SIZE as u64, 0));
+}
+
+#[test]
+fn writeback_keeps_its_limit() {
+    let fixture = Fixture::new(Some(8 << 20));
+    (0..100).for_each(|page| fixture.write(page, &text(page)));
+    fixture.set("writeback_limit_enable 1");
+    assert_eq!(fixture.try_set("writeback page_indexes=0-99"), Err(AttributeError::Limit));
+    fixture.set("writeback_limit 42");
+    assert_eq!(fixture.try_set("writeback page_indexes=0-99"), Err(AttributeError::Limit));
+    assert_eq!((fixture.numbers("bd_stat")[0], fixture.show("writeback_limit")), (42, "0\n".to_owned()));
+    // The disk itself may not write either.
+    fixture.set("mem_limit 256K");
+    let full = (0..PAGES).find_map(|page| {
+        fixture.disk.write(page * PAGE_SIZE as u64, &noise(page), &mut fixture.disk.worker()).err()
+    });
+    assert_eq!((full, fixture.numbers("bd_stat")[2]), (Some(DiskError::NoSpace), 42));
+    fixture.set("writeback_limit_enable 0");
+    (0..PAGES).for_each(|page| fixture.write(page, &noise(page)));
+    assert!((0..PAGES).all(|page| fixture.read(page) == noise(page)));
+}
+
+#[test]
+fn memory_follows_its_limit() {
+    let fixture = Fixture::new(Some(8 << 20));
+    (0..PAGES).for_each(|page| fixture.write(page, &noise(page)));
+    assert!(fixture.numbers("mm_stat")[2] >= SIZE);
+    assert_eq!(fixture.try_set("mem_limit 4K"), Err(AttributeError::TooLittle));
+    fixture.set("mem_limit 512K");
+    let begun = Instant::now();
+    while fixture.numbers("mm_stat")[2] > 512 << 10 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{}", fixture.show("mm_stat"));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    fixture.set("mem_used_max 0");
+    assert!(fixture.numbers("mm_stat")[4] <= 512 << 10);
+    assert_eq!(fixture.numbers("mm_stat")[3], 512 << 10);
+    assert!((0..PAGES).all(|page| fixture.read(page) == noise(page)));
+    // Without a limit nothing is in the way again.
+    fixture.set("mem_limit 0");
+    (0..PAGES).for_each(|page| fixture.write(page, &noise(page + 1)));
+    assert!(fixture.numbers("mm_stat")[2] >= SIZE);
+}
+
+#[test]
+fn cold_pages_are_compressed_anew() {
+    let fixture = Fixture::new(None);
+    (0..64).for_each(|page| fixture.write(page, &text(page)));
+    (64..70).for_each(|page| fixture.write(page, &noise(page)));
+    assert_eq!(fixture.try_set("recompress type=idle"), Err(AttributeError::NoAlgorithm));
+    fixture.set("recomp_algorithm algo=zstd:3 priority=2");
+    assert_eq!(fixture.show("recomp_algorithm"), "#2: lz4 lz4hc [zstd:3] deflate lzo lzo-rle\n");
+    let before = fixture.numbers("mm_stat")[1];
+    fixture.set("idle all");
+    fixture.read(9);
+    fixture.set("recompress type=idle priority=2 max_pages=10");
+    let dense = || fixture.flags().iter().filter(|(_, flags)| flags.contains('r')).count();
+    assert_eq!(dense(), 10);
+    fixture.set("recompress type=idle priority=2 threshold=4096");
+    assert_eq!(dense(), 10, "the others take less than that");
+    fixture.set("recompress type=idle algo=zstd");
+    assert_eq!((dense(), fixture.flags()[9].1.as_str()), (63, "......"));
+    assert!(fixture.numbers("mm_stat")[1] < before * 9 / 10);
+    assert_eq!(fixture.flags()[64].1, "..hi.n", "nothing could compress it");
+    for page in 0..70 {
+        assert!(fixture.read(page) == if page < 64 { text(page) } else { noise(page) }, "page {page}");
+    }
+    fixture.set("comp_algorithm deflate");
+    fixture.set("algorithm_params priority=0 level=9");
+    assert_eq!(fixture.show("comp_algorithm"), "lz4 lz4hc zstd [deflate:9] lzo lzo-rle\n");
+    assert!(matches!(fixture.try_set("comp_algorithm zip"), Err(AttributeError::Compressor(_))));
+    fixture.write(0, &text(5000));
+    assert!(fixture.read(0) == text(5000));
+}
+
+#[test]
+fn a_reset_forgets_everything_when_nobody_is_there() {
+    let fixture = Fixture::new(Some(8 << 20));
+    (0..100).for_each(|page| fixture.write(page, &noise(page)));
+    fixture.set("writeback type=huge");
+    let client = fixture.disk.worker();
+    assert_eq!(fixture.try_set("reset 1"), Err(AttributeError::Busy));
+    assert_eq!(fixture.try_set("disksize 1M"), Err(AttributeError::HasSize));
+    drop(client);
+    assert!(fixture.read(5) == noise(5));
+    fixture.set("reset 1");
+    assert_eq!((fixture.show("initstate"), fixture.show("disksize")), ("0\n".into(), "0\n".into()));
+    assert_eq!(fixture.disk.read(0, &mut [0], &mut fixture.disk.worker()), Err(DiskError::Io));
+    assert_eq!(fixture.try_set("writeback type=huge"), Err(AttributeError::NoSize));
+    assert_eq!(fixture.try_set(&format!("disksize {}", SIZE + 1)), Err(AttributeError::Size(SIZE)));
+    fixture.set("disksize 1000000");
+    assert_eq!((fixture.show("disksize"), fixture.disk.size()), ("1003520\n".into(), 1_003_520));
+    assert_eq!(fixture.flags(), []);
+    assert_eq!((fixture.read(5), fixture.numbers("bd_stat")), (vec![0; PAGE_SIZE], vec![0, 0, 0]));
+    let numbers = fixture.numbers("mm_stat");
+    assert_eq!((numbers[0], numbers[1], numbers[8]), (0, 0, 0), "{numbers:?}");
+}
+
+#[test]
+fn what_cannot_be_is_told() {
+    let fixture = Fixture::new(None);
+    assert_eq!(fixture.show("backing_dev"), "none\n");
+    for line in ["writeback type=idle", "writeback_limit 5", "writeback_limit_enable 1"] {
+        assert_eq!(fixture.try_set(line), Err(AttributeError::NoBacking), "{line}");
+    }
+    assert_eq!(fixture.try_set("compressed_writeback 0"), Err(AttributeError::Compressed));
+    assert_eq!((fixture.show("compressed_writeback"), fixture.show("writeback_batch_size")), ("1\n".into(), "32\n".into()));
+    assert!(Fixture::new(Some(1 << 20)).show("backing_dev").starts_with("/var/tmp/"));
+}
+
+/// A backing that is full is told; the pages stay.
+#[test]
+fn a_full_backing_loses_nothing() {
+    let fixture = Fixture::new(Some(1 << 20));
+    (0..PAGES).for_each(|page| fixture.write(page, &noise(page)));
+    assert_eq!(fixture.try_set("writeback type=huge"), Err(AttributeError::BackingFull));
+    assert!((0..PAGES).all(|page| fixture.read(page) == noise(page)));
+}
+
+#[test]
+fn everything_can_be_asked_for() {
+    let fixture = Fixture::new(None);
+    for attribute in Attribute::ALL {
+        if let Ok(Request::Show(attribute)) = Request::parse(attribute.name().as_bytes()) {
+            fixture.attributes.show(attribute, &mut Vec::new()).unwrap();
+        }
+    }
+}
