@@ -1,5 +1,7 @@
 //! What the fuzz targets do with their bytes. A panic, a sanitizer's report or a failed assertion is a finding.
 
+pub mod nbd;
+
 use ramfold::PAGE_SIZE;
 use ramfold::codec::{self, Codec, Scratch};
 use ramfold::tier::file::{EXTENT_BYTES, LocalExtents};

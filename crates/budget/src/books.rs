@@ -43,8 +43,9 @@ impl Entries {
         let Stats {
             stored_pages,
             tier_pages,
-            // Charged as it changes ([`crate::usage`]).
+            // The pool is charged as it changes ([`crate::usage`]), and its huge pages are told by the store alone.
             pool_total_size: _,
+            huge_pages_since: _,
             orig_data_size,
             compr_data_size,
             meta_bytes,
@@ -63,8 +64,6 @@ impl Entries {
             dropped_pages,
             recompressed_pages,
             pages_compacted,
-            // For who asks the store itself.
-            huge_pages_since: _,
             pool_limit_hit,
             reject_reclaim_fail,
             reject_alloc_fail,

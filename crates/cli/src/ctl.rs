@@ -60,8 +60,9 @@ pub struct Options {
 
 /// Asks, and prints the answer.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
-    let line = [&[options.attribute.clone()], &options.value[..]].concat().join(" ");
-    let what = format!("ctl {} {}", options.disk, options.attribute);
+    let words = std::iter::once(&options.attribute).chain(&options.value);
+    let line = words.map(String::as_str).collect::<Vec<_>>().join(" ");
+    let what = format!("ctl {} {}", options.disk, options.attribute).escape_debug().to_string();
     let mut answer = ask(&options.disk, &line).map_err(|error| failure(&what, &error))?;
     let unheard = |error: io::Error| Failure::failed(format!("{what}: {error} (the answer is not complete)"));
     if options.json && options.value.is_empty() {

@@ -1,9 +1,9 @@
 //! The backing: where cold pages go, with zram's books of what went there.
 //!
-//! It stands between the store and the tier that keeps the records, and counts pages in and out. A limit on writing, if
-//! one is set, holds for whoever writes back, the store itself included: flash wears out, whoever wears it. What is over
-//! the limit is refused as a full tier refuses it, and the pages stay in memory. Records come in batches that are taken
-//! as a whole or not, so what is left of the limit may be less than the next batch needs.
+//! It stands between the store and the tier that keeps the records, and counts pages in and out. A limit on writing,
+//! if one is set, holds for whoever writes back, the store itself included: flash wears out, whoever wears it. What
+//! is over the limit is refused as a full tier refuses it, and the pages stay in memory. Records come in batches that
+//! are taken as a whole or not, so what is left of the limit may be less than the next batch needs.
 
 use ramfold::tier::{ReadError, Slot, Tier, WriteError};
 use std::sync::Arc;

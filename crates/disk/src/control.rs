@@ -4,8 +4,9 @@
 //! follows; `wrong MESSAGE`, if the line is no request; `failed MESSAGE`, if it could not be done. It ends with the
 //! connection.
 //!
-//! Only the disk's owner, and root, can connect. All the same a client gets a thread of its own, a few seconds for its
-//! line and for taking its answer, and there are at most [`MOST_CLIENTS`] at a time; who comes beyond that is hung up on.
+//! Only the disk's owner, and root, can connect. All the same a client gets a thread of its own, a few seconds for
+//! its line and for taking its answer, and there are at most [`MOST_CLIENTS`] at a time; who comes beyond that is
+//! hung up on.
 
 mod client;
 mod names;

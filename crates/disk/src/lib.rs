@@ -1,8 +1,9 @@
 //! A disk of compressed pages.
 //!
-//! [`face`] is the line between the two halves: what a disk can do, whoever asks. Above it lie the protocols ([`nbd`]);
-//! they know requests and no pages. Below it lies the disk ([`volume`], `pages`); it knows pages and no protocol.
-//! Beside the protocols, [`attributes`] are what can be read and changed while it runs, and [`control`] is the socket for that.
+//! [`face`] is the line between the two halves: what a disk can do, whoever asks. Above it lie the protocols
+//! ([`nbd`]); they know requests and no pages. Below it lies the disk ([`volume`], `pages`); it knows pages and no
+//! protocol. Beside the protocols, [`attributes`] are what can be read and changed while it runs, and [`control`] is
+//! the socket for that.
 
 mod ages;
 pub mod attributes;

@@ -1,8 +1,8 @@
 //! Pages that a request chooses: to be written back, or compressed anew.
 //!
-//! The disk is gone through once. What is known of a page is looked at, not used, so it becomes no younger; between the
-//! look and the deed it may change, and the store does to a page only what suits it then. Pages are collected in batches,
-//! so what a request costs in memory does not grow with the disk.
+//! The disk is gone through once. What is known of a page is looked at, not used, so it becomes no younger; between
+//! the look and the deed it may change, and the store does to a page only what suits it then. Pages are collected in
+//! batches, so what a request costs in memory does not grow with the disk.
 
 use super::AttributeError;
 use super::request::{Chosen, Kind, Recompress};

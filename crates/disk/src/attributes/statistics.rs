@@ -1,6 +1,7 @@
 //! Statistics, in the columns of zram's files (Documentation/admin-guide/blockdev/zram.rst).
 //!
-//! Where zram counts a thing that is not there, the column says 0 and stays, so that what reads zram's files reads these.
+//! Where zram counts a thing that is not there, the column says 0 and stays, so that what reads zram's files reads
+//! these.
 
 use crate::volume::Volume;
 use ramfold::{Compressor, PagePlace, PageState, Stats};
@@ -57,8 +58,8 @@ pub(super) fn debug_stat(disk: &Volume, out: &mut dyn Write) -> io::Result<()> {
     columns(out, &[get(&disk.counts().writestall), 0])
 }
 
-/// A line for each page: its number, when it was used last (seconds since the system was booted), and its flags. `dense`:
-/// the compressors that recompress. What the disk does meanwhile may be seen or not.
+/// A line for each page: its number, when it was used last (seconds since the system was booted), and its flags.
+/// `dense`: the compressors that recompress. What the disk does meanwhile may be seen or not.
 pub(super) fn block_state(disk: &Volume, dense: &[Compressor], out: &mut dyn Write) -> io::Result<()> {
     let began = boot_time().saturating_sub(disk.now());
     let mut done = Ok(());

@@ -1,9 +1,9 @@
 //! Names: where the control socket of a disk is.
 //!
-//! Sockets lie as `NAME.ctl` in a directory of their owner: `ramfold` in `$XDG_RUNTIME_DIR`, or `/run/ramfold` for root
-//! where that is not set. Nobody else can write there, and only the owner can connect. Whoever makes or takes away a
-//! socket holds the directory's lock, so a socket at which nobody listens is one whose server has ended, and not one that
-//! begins; such sockets are taken away when somebody comes by.
+//! Sockets lie as `NAME.ctl` in a directory of their owner: `ramfold` in `$XDG_RUNTIME_DIR`, or `/run/ramfold` for
+//! root where that is not set. Nobody else can write there, and only the owner can connect. Whoever makes or takes
+//! away a socket holds the directory's lock, so a socket at which nobody listens is one whose server has ended, and
+//! not one that begins; such sockets are taken away when somebody comes by.
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::process::geteuid;
