@@ -41,7 +41,12 @@ impl Place {
 
     fn fails(&self, arguments: &[&str], code: i32, part: &str) {
         let outcome = self.run(&[&["ctl"], arguments].concat());
-        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(code), ""), "{arguments:?}: {}", outcome.stderr);
+        assert_eq!(
+            (outcome.code, outcome.stdout.as_str()),
+            (Some(code), ""),
+            "{arguments:?}: {}",
+            outcome.stderr
+        );
         let line = one_line(&outcome.stderr);
         assert!(line.starts_with("ramfold: ctl ") && line.contains(part), "{arguments:?}: {line}");
     }
@@ -89,9 +94,13 @@ impl Drop for Disk {
 #[test]
 fn attributes_are_read_and_written() {
     let place = Place::new();
-    let mut disk = Disk::start(&place, 0, &["--name", "scratch", "--backing-dev", "/var/tmp", "--mem-limit", "4M"]);
+    let mut disk =
+        Disk::start(&place, 0, &["--name", "scratch", "--backing-dev", "/var/tmp", "--mem-limit", "4M"]);
     let line = disk.first_line();
-    assert!(line.contains("scratch, 16.0 MiB in memory") && line.contains("ends with this process"), "{line}");
+    assert!(
+        line.contains("scratch, 16.0 MiB in memory") && line.contains("ends with this process"),
+        "{line}"
+    );
     assert_eq!(place.ctl(&["scratch", "disksize"]), "16777216\n");
     assert_eq!(place.ctl(&["scratch", "mem_limit"]), "4194304\n");
     assert_eq!(place.ctl(&["scratch", "comp_algorithm"]), "[lz4] lz4hc zstd deflate lzo lzo-rle\n");
@@ -99,14 +108,18 @@ fn attributes_are_read_and_written() {
     assert!(place.ctl(&["scratch", "backing_dev"]).starts_with("/var/tmp/"));
     assert_eq!(place.ctl(&["scratch", "mm_stat"]).split_whitespace().count(), 9);
     assert_eq!(place.ctl(&["scratch", "mem_limit", "8M"]), "");
-    let json: serde_json::Value = serde_json::from_str(&place.ctl(&["scratch", "mm_stat", "--json"])).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&place.ctl(&["scratch", "mm_stat", "--json"])).unwrap();
     assert_eq!((&json["mem_limit"], &json["orig_data_size"]), (&(8 << 20).into(), &0.into()));
     place.ctl(&["scratch", "comp_algorithm", "zstd:3"]);
     place.ctl(&["scratch", "recompress", "type=idle", "threshold=2000"]);
     place.ctl(&["scratch", "idle", "all"]);
     place.ctl(&["scratch", "writeback", "type=idle"]);
     let socket = place.socket("scratch");
-    assert_eq!(place.ctl(&[socket.to_str().unwrap(), "comp_algorithm"]), "lz4 lz4hc [zstd:3] deflate lzo lzo-rle\n");
+    assert_eq!(
+        place.ctl(&[socket.to_str().unwrap(), "comp_algorithm"]),
+        "lz4 lz4hc [zstd:3] deflate lzo lzo-rle\n"
+    );
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o7777, 0o600);
     assert_eq!(fs::metadata(socket.parent().unwrap()).unwrap().permissions().mode() & 0o7777, 0o700);
     assert_eq!(disk.stop(), Some(0));

@@ -111,7 +111,8 @@ impl Ages {
 }
 
 fn ticks(time: Duration) -> u64 {
-    time.as_secs().saturating_mul(TICKS_PER_SECOND) + u64::from(time.subsec_millis()) * TICKS_PER_SECOND / 1000
+    time.as_secs().saturating_mul(TICKS_PER_SECOND)
+        + u64::from(time.subsec_millis()) * TICKS_PER_SECOND / 1000
 }
 
 /// Where the word of a page lies.

@@ -6,7 +6,9 @@ use crate::ages::Ages;
 use crate::counts::Counts;
 use crate::face::DiskError;
 use crate::stripes::Stripes;
-use ramfold::{Key, LoadError, PAGE_SIZE, Page, PageState, PoolId, PoolKind, Scratch, Shrunk, Stop, StoreError};
+use ramfold::{
+    Key, LoadError, PAGE_SIZE, Page, PageState, PoolId, PoolKind, Scratch, Shrunk, Stop, StoreError,
+};
 use ramfold_budget::member::Member;
 use std::ops::Range;
 use std::sync::Arc;

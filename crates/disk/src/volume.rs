@@ -365,7 +365,10 @@ impl Disk for Volume {
 
     fn zero(&self, offset: u64, len: u64, worker: &mut Worker) -> Result<(), DiskError> {
         let on_disk = self.check(offset, len);
-        Counts::note(&self.counts().failed_writes, on_disk.and_then(|()| self.zero_parts(offset, len, worker)))
+        Counts::note(
+            &self.counts().failed_writes,
+            on_disk.and_then(|()| self.zero_parts(offset, len, worker)),
+        )
     }
 
     fn discard(&self, offset: u64, len: u64, _: &mut Worker) -> Result<(), DiskError> {

@@ -96,12 +96,17 @@ fn statistics_have_zrams_columns() {
     fixture.write(1, &noise(2));
     fixture.write(2, &vec![7; PAGE_SIZE]);
     fixture.write(2, &vec![8; PAGE_SIZE]);
-    let [orig, compr, used, limit, max, same, compacted, huge, huge_since] = fixture.numbers("mm_stat")[..] else {
+    let [orig, compr, used, limit, max, same, compacted, huge, huge_since] = fixture.numbers("mm_stat")[..]
+    else {
         panic!("{}", fixture.show("mm_stat"));
     };
     assert_eq!((orig, limit, same, compacted, huge, huge_since), (3 * PAGE_SIZE as u64, 0, 1, 0, 1, 1));
     assert!(compr > PAGE_SIZE as u64 && compr < orig && used >= compr && max >= used);
-    assert!(fixture.show("mm_stat").starts_with("   12288 "), "as wide as zram's: {}", fixture.show("mm_stat"));
+    assert!(
+        fixture.show("mm_stat").starts_with("   12288 "),
+        "as wide as zram's: {}",
+        fixture.show("mm_stat")
+    );
     fixture.write(1, &text(3));
     assert_eq!(fixture.numbers("mm_stat")[7..], [0, 1], "one was huge once");
     fixture.disk.discard(0, 2 * PAGE_SIZE as u64, &mut fixture.disk.worker()).unwrap();
@@ -244,7 +249,10 @@ fn what_cannot_be_is_told() {
         assert_eq!(fixture.try_set(line), Err(AttributeError::NoBacking), "{line}");
     }
     assert_eq!(fixture.try_set("compressed_writeback 0"), Err(AttributeError::Compressed));
-    assert_eq!((fixture.show("compressed_writeback"), fixture.show("writeback_batch_size")), ("1\n".into(), "32\n".into()));
+    assert_eq!(
+        (fixture.show("compressed_writeback"), fixture.show("writeback_batch_size")),
+        ("1\n".into(), "32\n".into())
+    );
     assert!(Fixture::new(Some(1 << 20)).show("backing_dev").starts_with("/var/tmp/"));
 }
 

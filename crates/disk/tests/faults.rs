@@ -203,7 +203,8 @@ fn a_request_to_write_back_tells_of_a_fault() {
         let mut worker = disk.worker();
         disk.write(0, &noise(1, 8 * PAGE_SIZE), &mut worker).unwrap();
         let attributes = Attributes::new(Arc::clone(&disk), "lz4", None);
-        let error = attributes.set(Setting::Writeback(vec![Chosen::Kind(Kind::Huge)])).unwrap_err().to_string();
+        let error =
+            attributes.set(Setting::Writeback(vec![Chosen::Kind(Kind::Huge)])).unwrap_err().to_string();
         assert!(error.contains(told), "{error}");
         let mut found = vec![0; 8 * PAGE_SIZE];
         disk.read(0, &mut found, &mut worker).unwrap();

@@ -99,7 +99,8 @@ impl Compressors {
 
     fn show(&self, priority: usize) -> String {
         let chosen = self.0[priority].as_deref().unwrap_or_default();
-        let show = |name: &&str| if *name == bare(chosen) { format!("[{chosen}]") } else { (*name).to_owned() };
+        let show =
+            |name: &&str| if *name == bare(chosen) { format!("[{chosen}]") } else { (*name).to_owned() };
         NAMES.iter().map(show).collect::<Vec<_>>().join(" ")
     }
 }

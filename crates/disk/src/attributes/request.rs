@@ -86,7 +86,10 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are zram's")]
 pub enum Setting {
-    AlgorithmParams { algorithm: Algorithm, level: i32 },
+    AlgorithmParams {
+        algorithm: Algorithm,
+        level: i32,
+    },
     CompAlgorithm(String),
     Compact,
     CompressedWriteback(bool),
@@ -95,7 +98,10 @@ pub enum Setting {
     Idle(Duration),
     MemLimit(u64),
     MemUsedMax,
-    RecompAlgorithm { name: String, priority: usize },
+    RecompAlgorithm {
+        name: String,
+        priority: usize,
+    },
     Recompress(Recompress),
     Reset,
     Writeback(Vec<Chosen>),
@@ -208,7 +214,9 @@ fn setting(attribute: Attribute, value: &str) -> Result<Setting, RequestError> {
         Attribute::CompressedWriteback => (switch(value).map(Setting::CompressedWriteback), "0 or 1"),
         Attribute::Disksize => (size(value).map(Setting::Disksize), "bytes, or a size such as 512M"),
         Attribute::Idle => (idle(value).map(Setting::Idle), "all, or an age in seconds"),
-        Attribute::MemLimit => (size(value).map(Setting::MemLimit), "bytes, or a size such as 512M; 0: no limit"),
+        Attribute::MemLimit => {
+            (size(value).map(Setting::MemLimit), "bytes, or a size such as 512M; 0: no limit")
+        }
         Attribute::MemUsedMax => ((value == "0").then_some(Setting::MemUsedMax), "0"),
         Attribute::RecompAlgorithm => (recomp_algorithm(value), "algo=NAME, priority=1 to 3"),
         Attribute::Recompress => {
@@ -380,14 +388,20 @@ mod tests {
         assert_eq!(set("idle all"), Setting::Idle(Duration::ZERO));
         assert_eq!(set("idle 86400"), Setting::Idle(Duration::from_secs(86400)));
         let name = "zstd".to_owned();
-        assert_eq!(set("recomp_algorithm algo=zstd priority=2"), Setting::RecompAlgorithm { name, priority: 2 });
+        assert_eq!(
+            set("recomp_algorithm algo=zstd priority=2"),
+            Setting::RecompAlgorithm { name, priority: 2 }
+        );
         let expected = Recompress {
             kind: Kind::HugeIdle,
             threshold: 3000,
             max_pages: 42,
             algorithm: Algorithm::Priority(1),
         };
-        assert_eq!(set("recompress type=huge_idle threshold=3000 max_pages=42"), Setting::Recompress(expected));
+        assert_eq!(
+            set("recompress type=huge_idle threshold=3000 max_pages=42"),
+            Setting::Recompress(expected)
+        );
         let pages = vec![Chosen::Pages(1..=1), Chosen::Pages(5..=9), Chosen::Kind(Kind::Huge)];
         assert_eq!(set("writeback page_index=1 page_indexes=5-9 type=huge"), Setting::Writeback(pages));
         assert_eq!(set("writeback idle"), Setting::Writeback(vec![Chosen::Kind(Kind::Idle)]));

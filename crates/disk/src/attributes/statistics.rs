@@ -66,7 +66,8 @@ pub(super) fn block_state(disk: &Volume, dense: &[Compressor], out: &mut dyn Wri
     disk.look(disk.numbers(), &mut |page, state| {
         let age = disk.age(page);
         // zram forgets the time of a page that it writes back.
-        let used = age.filter(|_| state.place != PagePlace::Tier).map_or(Duration::ZERO, |age| began + age.used);
+        let used =
+            age.filter(|_| state.place != PagePlace::Tier).map_or(Duration::ZERO, |age| began + age.used);
         let flags = flags(&state, age.is_some_and(|age| age.is_idle), dense);
         done = writeln!(out, "{page:12} {:12}.{:06} {flags}", used.as_secs(), used.subsec_micros());
         done.is_ok()

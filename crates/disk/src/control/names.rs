@@ -169,7 +169,9 @@ fn lock(directory: &Path) -> Result<OwnedFd, NameError> {
 /// The directory's lock is held.
 fn remove_dead(directory: &Path) {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
-    entries.filter(|path| path.extension().is_some_and(|it| it == SUFFIX)).for_each(|path| remove_if_dead(&path));
+    entries
+        .filter(|path| path.extension().is_some_and(|it| it == SUFFIX))
+        .for_each(|path| remove_if_dead(&path));
 }
 
 /// The directory's lock is held.
