@@ -11,7 +11,7 @@
 //! pages asked for stays in the reserve as its tail, until the block grows. The guarantee: `held` counts every page
 //! that the system has given and not got back, and never passes the limit.
 //!
-//! After a fork the child has a copy of its own, as of all private memory.
+//! After a fork the child has a copy of its own, as of all private memory; [`super::forks`] counts how much of it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
+use super::forks::{self, Marks};
 use super::reservation::Reservation;
 use super::{MallocError, lock};
 use crate::page::PAGE_SIZE;
@@ -107,6 +108,7 @@ impl PageLimit {
 #[derive(Debug)]
 pub(super) struct Arena {
     memory: Reservation,
+    marks: Marks,
     limit: Arc<PageLimit>,
     held: AtomicUsize,
     /// Cleared on a kernel (before 5.14) that cannot populate: pages then come one fault at a time.
@@ -131,8 +133,10 @@ impl Arena {
     /// Reserves the range.
     pub(super) fn new(options: &ArenaOptions) -> Result<Self, Errno> {
         let bytes = options.bytes.clamp(BLOCK_SIZE, MAX_BYTES);
+        let memory = Reservation::new(bytes, OPEN_STEP)?;
         Ok(Self {
-            memory: Reservation::new(bytes, OPEN_STEP)?,
+            marks: Marks::new(memory.len() / BLOCK_SIZE)?,
+            memory,
             limit: Arc::clone(&options.limit),
             held: AtomicUsize::new(0),
             populates: AtomicBool::new(true),
@@ -159,6 +163,7 @@ impl Arena {
     pub(super) fn meta_bytes(&self) -> usize {
         let blocks = lock(&self.blocks);
         size_of::<Self>()
+            + Marks::bytes(blocks.fresh as usize)
             + blocks.empty.capacity() * size_of::<u32>()
             + blocks.reserve.capacity() * size_of::<(u32, usize)>()
             + blocks.tails.len() * size_of::<(u32, Range<usize>)>()
@@ -216,6 +221,7 @@ impl Arena {
         if unsafe { madvise(start.cast(), pages * PAGE_SIZE, Advice::LinuxDontNeed) }.is_err() {
             return 0;
         }
+        self.marks.changed(block, from..to);
         self.held.fetch_sub(pages, Ordering::Relaxed);
         pages
     }
@@ -277,6 +283,17 @@ impl Arena {
         self.memory.ptr(block as usize * BLOCK_SIZE + at, len)
     }
 
+    /// To be called before bytes at an address of [`Arena::ptr`] are written.
+    pub(super) fn note_write(&self, at: *const u8, len: usize) {
+        if !forks::were_there() {
+            return;
+        }
+        let offset = self.memory.offset(at);
+        let (block, within) = (offset / BLOCK_SIZE, offset % BLOCK_SIZE);
+        let block = u32::try_from(block).expect("20 bits");
+        self.marks.changed(block, within / PAGE_SIZE..(within + len).div_ceil(PAGE_SIZE));
+    }
+
     /// Checks the equations on [`Arena`], given the pages committed in taken blocks and the number of those.
     pub(super) fn check(&self, taken_pages: usize, taken_blocks: usize) {
         let blocks = lock(&self.blocks);
@@ -294,7 +311,8 @@ impl Arena {
 
     fn fresh_block(&self, blocks: &mut Blocks) -> Result<u32, MallocError> {
         let end = (blocks.fresh as usize + 1) * BLOCK_SIZE;
-        self.memory.open_to(end).map_err(|_| MallocError::NoMemory)?;
+        let opened = self.memory.open_to(end).and_then(|()| self.marks.grow_to(blocks.fresh as usize + 1));
+        opened.map_err(|_| MallocError::NoMemory)?;
         blocks.fresh += 1;
         Ok(blocks.fresh - 1)
     }
@@ -314,6 +332,7 @@ impl Arena {
             }
             return Err(MallocError::NoMemory);
         }
+        self.marks.taken(block, from..from + pages);
         Ok(pages)
     }
 

@@ -7,6 +7,7 @@
 mod arena;
 #[cfg(test)]
 mod conformance;
+pub mod forks;
 mod pages;
 mod reservation;
 mod xvmalloc;

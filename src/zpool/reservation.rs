@@ -85,6 +85,11 @@ impl Reservation {
         Ok(())
     }
 
+    /// Where in the range an address is that [`Self::ptr`] gave.
+    pub(super) fn offset(&self, ptr: *const u8) -> usize {
+        ptr.addr() - self.base.as_ptr().addr()
+    }
+
     /// The address of `len` bytes at `at`. Panics if they are not open. The bytes are shared: whoever
     /// dereferences the pointer excludes others.
     pub(super) fn ptr(&self, at: usize, len: usize) -> *mut u8 {
@@ -120,6 +125,8 @@ impl fmt::Debug for Reservation {
 pub(super) unsafe trait Zeroed: Sync {}
 
 // SAFETY: an atomic integer of zero bytes is zero.
+unsafe impl Zeroed for AtomicU16 {}
+// SAFETY: as above.
 unsafe impl Zeroed for AtomicU32 {}
 // SAFETY: an array of such values is one.
 unsafe impl<T: Zeroed, const N: usize> Zeroed for [T; N] {}

@@ -164,6 +164,12 @@ impl Xvmalloc {
         free
     }
 
+    fn set_word(&self, block: Block, at: usize, value: u32) {
+        let word = self.word(block, at);
+        self.arena.note_write(std::ptr::from_ref(word).cast(), size_of::<u32>());
+        word.store(value, Ordering::Relaxed);
+    }
+
     fn word(&self, block: Block, at: usize) -> &AtomicU32 {
         let word = page_ptr(&self.arena, block.page, block.at + at, size_of::<u32>()).cast::<AtomicU32>();
         debug_assert!(word.is_aligned());
@@ -178,7 +184,7 @@ impl Xvmalloc {
     }
 
     fn set_header(&self, block: Block, header: Header) {
-        self.word(block, 0).store(header.to_bits(), Ordering::Relaxed);
+        self.set_word(block, 0, header.to_bits());
     }
 
     fn link(&self, block: Block, link: Link) -> Option<Block> {
@@ -190,8 +196,8 @@ impl Xvmalloc {
     fn set_link(&self, block: Block, link: Link, to: Option<Block>) {
         let to = to.unwrap_or(Block { page: NO_PAGE, at: 0 });
         let at = u32::try_from(to.at).expect("below a page");
-        self.word(block, link as usize).store(to.page, Ordering::Relaxed);
-        self.word(block, link as usize + 4).store(at, Ordering::Relaxed);
+        self.set_word(block, link as usize, to.page);
+        self.set_word(block, link as usize + 4, at);
     }
 
     /// Puts a free block on its list.
@@ -334,6 +340,7 @@ impl Zpool for Xvmalloc {
 
     fn write(&self, handle: Handle, bytes: &[u8]) {
         let object = self.object(handle, bytes.len());
+        self.arena.note_write(object, bytes.len());
         // SAFETY: the object has that many bytes, in a committed page, and does not move; by the caller's
         // contract nobody else reads, writes or frees it meanwhile, and `bytes` cannot lie in it.
         unsafe { object.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };

@@ -235,6 +235,7 @@ impl Zpool for Zbud {
 
     fn write(&self, handle: Handle, bytes: &[u8]) {
         let object = self.object(handle, bytes.len());
+        self.arena.note_write(object, bytes.len());
         // SAFETY: the object has that many bytes, in a committed page, and does not move; by the caller's
         // contract nobody else reads, writes or frees it meanwhile, and `bytes` cannot lie in it.
         unsafe { object.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };

@@ -140,7 +140,11 @@ impl Member {
 
     /// Enters what came since: seldom enough to do so after each page.
     pub fn enter(&self, resident: u64) {
-        self.usage.enter(self.held(resident));
+        if self.usage.has_divided() {
+            self.refresh(resident);
+        } else {
+            self.usage.enter(self.held(resident));
+        }
     }
 
     /// What the door keeps, and the pool.

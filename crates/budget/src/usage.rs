@@ -4,8 +4,9 @@
 //! anonymous memory (the program's own data and stacks, the pager's tables, memory that was allocated before the
 //! pager began) is what the kernel counts beyond that: `RssAnon` less the two. It is read from /proc/self/statm now
 //! and then (a few microseconds), not for each fault. What a forked child has in common with its parent counts for
-//! the parent only ([`crate::segment`], heirs). Where that changes under the pager's hands it is told at once; the
-//! rest (static data, pool, tables) is found in /proc/self/smaps_rollup, as often as its price allows.
+//! the parent only ([`crate::segment`], heirs). Where that changes under the pager's hands it is told at once, and
+//! what the pools count ([`forks`]) some pages later; the rest (static data, tables) is found in
+//! /proc/self/smaps_rollup, as often as its price allows.
 //!
 //! Two marks steer eviction: over *low* (the limit less a small reserve) the evictor works until under it; over
 //! *high* (the limit itself) a fault makes room before it takes a page.
@@ -16,6 +17,7 @@ use crate::process::parse_anonymous;
 use crate::segment::{Gauge, Segment, SlotId};
 use crate::time::{now_ns, thread_ns};
 use ramfold::PAGE_SIZE as PAGE;
+use ramfold::zpool::forks;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};
@@ -24,7 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes that the other processes of the run need not know of yet: there may be hundreds with so much each.
-const UNSEEN: u64 = 16 * PAGE as u64;
+const UNSEEN: u64 = (UNSEEN_PAGES * PAGE) as u64;
+const UNSEEN_PAGES: usize = 16;
 
 /// About what the pager's buffers come to once it evicts and writes back. It counts from the start: where there are
 /// many processes, all begin with it at the same time.
@@ -112,6 +115,8 @@ impl Usage {
     /// Before a fork: a slot for the child, which inherits all that this process has but for so many pages, which it
     /// copies at once.
     pub fn prepare_child(&self, copied: usize) -> io::Result<SlotId> {
+        self.tell_divided();
+        forks::note_fork();
         self.related.store(true, Ordering::Relaxed);
         let inherited = self.anonymous().saturating_sub((copied * PAGE) as u64);
         self.segment().prepare_child(self.slot(), inherited, &|_| ())
@@ -121,6 +126,8 @@ impl Usage {
     pub fn become_child(&self, slot: SlotId) -> Result<(), Errno> {
         self.account.slot.store(slot.0, Ordering::Relaxed);
         self.follow_thread()?;
+        let _parents = forks::take_divided();
+        self.next_look.store(0, Ordering::Relaxed);
         self.entered.store(0, Ordering::Relaxed);
         Ok(())
     }
@@ -133,6 +140,7 @@ impl Usage {
 
     /// Enters what this process has now, in bytes.
     pub fn refresh(&self, resident: u64, pool: u64) {
+        self.tell_divided();
         let anonymous = if self.whole_process { self.anonymous() } else { resident + pool };
         let least = if self.whole_process { BUFFERS } else { 0 };
         let own = anonymous.saturating_sub(resident + pool).max(least);
@@ -162,6 +170,22 @@ impl Usage {
         }
     }
 
+    /// Whether so much of the pools that was in common is not any more that the others have to know: then what this
+    /// process has is to be refreshed.
+    pub fn has_divided(&self) -> bool {
+        forks::divided() >= UNSEEN_PAGES
+    }
+
+    fn tell_divided(&self) {
+        if forks::divided() == 0 {
+            return;
+        }
+        let pages = forks::take_divided();
+        if self.is_related() {
+            self.divide(u32::try_from(pages).unwrap_or(u32::MAX));
+        }
+    }
+
     /// What this process has inherited and is its own by now, as far as nobody told. Walks the page tables: a
     /// millisecond for some hundred megabytes, a twentieth of the time at most.
     pub fn look_for_own(&self) {
@@ -178,6 +202,8 @@ impl Usage {
         let worked = thread_ns();
         if let Some(private) = private_bytes(&self.proc) {
             let shared = self.anonymous().saturating_sub(private);
+            // What was seen to be private is not to be told once more.
+            self.tell_divided();
             let found = self.segment().inherited_at_most(self.slot(), shared);
             self.divided.fetch_add(found, Ordering::Relaxed);
         }

@@ -83,7 +83,7 @@ impl Zsmalloc {
                     break;
                 }
                 let to = Place { zspage: source, slot: lowest };
-                self.tag(&class.shape, to).store(tag, Ordering::Relaxed);
+                self.set_tag(&class.shape, to, tag);
                 to
             };
             self.copy(&class.shape, from, to);
@@ -124,6 +124,7 @@ impl Zsmalloc {
         let bytes =
             |place: Place| self.arena.ptr(place.zspage, usize::from(place.slot) * shape.size + skip, len);
         debug_assert!(from != to && len <= PAGE_SIZE);
+        self.arena.note_write(bytes(to), len);
         // SAFETY: both slots lie in committed pages and differ, so they do not overlap; nobody is in the source
         // (it is not pinned and cannot be), and nobody knows the target's place yet. Bytes the owner has not
         // written are zeros or old ones, both initialised.

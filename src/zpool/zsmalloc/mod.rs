@@ -282,13 +282,12 @@ impl Zsmalloc {
         let free = zspage.free.get();
         let slot = if free == NO_SLOT { zspage.fresh.get() } else { free };
         let place = Place { zspage: number, slot };
-        let tag = self.tag(&class.shape, place);
         if free == NO_SLOT {
             zspage.fresh.set(slot + 1);
         } else {
-            zspage.free.set(next_free(tag.load(Ordering::Relaxed)));
+            zspage.free.set(next_free(self.tag(&class.shape, place).load(Ordering::Relaxed)));
         }
-        tag.store(LIVE | handle, Ordering::Relaxed);
+        self.set_tag(&class.shape, place, LIVE | handle);
         zspage.live.set(zspage.live.get() + 1);
         state.lists.refile(&self.zspages, number, class.shape.slots);
         place
@@ -339,6 +338,14 @@ impl Zsmalloc {
         // SAFETY: the slot lies in the opened part of the arena, which lives as long as self; the tag is
         // aligned, since blocks and slot sizes are multiples of 4; only atomics ever refer to these bytes.
         unsafe { &*tag }
+    }
+
+    fn set_tag(&self, shape: &Shape, place: Place, tag: u32) {
+        let at = self.tag(shape, place);
+        if shape.is_tagged() {
+            self.arena.note_write(std::ptr::from_ref(at).cast(), TAG);
+        }
+        at.store(tag, Ordering::Relaxed);
     }
 }
 
@@ -391,7 +398,7 @@ impl Zpool for Zsmalloc {
         };
         self.assert_live(&class.shape, place, handle);
         let zspage = &self.zspages[place.zspage];
-        self.tag(&class.shape, place).store(u32::from(zspage.free.get()), Ordering::Relaxed);
+        self.set_tag(&class.shape, place, u32::from(zspage.free.get()));
         zspage.free.set(place.slot);
         zspage.live.set(zspage.live.get() - 1);
         state.objects -= 1;
@@ -407,6 +414,7 @@ impl Zpool for Zsmalloc {
 
     fn write(&self, handle: Handle, bytes: &[u8]) {
         let (_pinned, object) = self.object(handle, bytes.len());
+        self.arena.note_write(object, bytes.len());
         // SAFETY: the object has that many bytes, in committed memory, and stays there while it is pinned; by
         // the caller's contract nobody else reads, writes or frees it meanwhile, and `bytes` cannot lie in it.
         unsafe { object.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
