@@ -2,14 +2,25 @@
 //!
 //! A process takes a whole extent and fills it alone. A fork makes parent and child holders of the same
 //! extents; the file space is given back when the last holder lets go.
+//!
+//! A process may be killed at any instruction, and to give space back takes the kernel its time. So an extent names the
+//! process that has it in hand, and who reaps the dead finishes what they had begun. What remains is the instant
+//! between two words: an extent that several hold may stay counted, and an extent be counted as used that is not.
 
 use super::{Segment, SlotId};
 use std::sync::atomic::Ordering;
 
 /// Bytes in an extent, the unit in which processes take space in the swap file.
 pub const EXTENT_SIZE: u64 = 1 << 20;
-/// Count of an extent whose file space is being given back.
-const DISCARDING: u16 = u16::MAX;
+/// With the number of a slot in the bits below: the process there is taking the extent, or giving its space back.
+const IN_HAND: u16 = 1 << 15;
+const _: () = assert!(super::MAX_PROCESSES < IN_HAND as usize);
+
+/// The count of an extent that this slot has in hand.
+fn in_hand(slot: SlotId) -> u16 {
+    // Slots are below MAX_PROCESSES.
+    IN_HAND | u16::try_from(slot.0).unwrap_or(IN_HAND - 1)
+}
 
 pub(super) fn extent_number(index: usize) -> u32 {
     u32::try_from(index).expect("a swap file has fewer than 2^32 extents")
@@ -23,12 +34,18 @@ impl Segment {
         let hint = usize::try_from(self.header().extent_hint.load(Ordering::Relaxed)).unwrap_or(0);
         let start = hint.min(self.extents);
         let free = |index: &usize| {
-            self.refs()[*index].compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            let ours =
+                self.refs()[*index].compare_exchange(0, in_hand(slot), Ordering::Acquire, Ordering::Relaxed);
+            ours.is_ok()
         };
-        let index = (start..self.extents).chain(0..start).find(free)?;
-        self.header().extent_hint.store(index as u64 + 1, Ordering::Relaxed);
         self.header().extents_used.fetch_add(1, Ordering::Relaxed);
+        let Some(index) = (start..self.extents).chain(0..start).find(free) else {
+            self.header().extents_used.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        };
+        self.header().extent_hint.store(index as u64 + 1, Ordering::Relaxed);
         self.held(slot)[index / 64].fetch_or(1 << (index % 64), Ordering::Release);
+        self.refs()[index].store(1, Ordering::Release);
         Some(extent_number(index))
     }
 
@@ -36,16 +53,38 @@ impl Segment {
     /// its file space, and only then can it be taken again.
     pub fn release_extent(&self, slot: SlotId, extent: u32, discard: &dyn Fn(u32)) {
         let (index, bit) = (extent as usize, 1 << (extent % 64));
-        let had = self.held(slot)[index / 64].fetch_and(!bit, Ordering::AcqRel);
-        if had & bit == 0 {
+        let (held, count) = (&self.held(slot)[index / 64], &self.refs()[index]);
+        if held.load(Ordering::Acquire) & bit == 0 {
             return;
         }
-        let less = |count: u16| Some(if count == 1 { DISCARDING } else { count.checked_sub(1)? });
-        if self.refs()[index].fetch_update(Ordering::AcqRel, Ordering::Relaxed, less) == Ok(1) {
-            discard(extent);
-            self.refs()[index].store(0, Ordering::Release);
-            self.header().extents_used.fetch_sub(1, Ordering::Relaxed);
-            self.header().extent_hint.fetch_min(index as u64, Ordering::Relaxed);
+        let alone = count.compare_exchange(1, in_hand(slot), Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let had = held.fetch_and(!bit, Ordering::AcqRel) & bit != 0;
+        let less = |count: u16| match count {
+            1 => Some(in_hand(slot)),
+            2..IN_HAND => Some(count - 1),
+            _ => None,
+        };
+        let is_last = || had && count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less) == Ok(1);
+        if alone || is_last() {
+            self.give_back(index, discard);
+        }
+    }
+
+    /// The space of an extent that is in hand.
+    fn give_back(&self, index: usize, discard: &dyn Fn(u32)) {
+        discard(extent_number(index));
+        self.refs()[index].store(0, Ordering::Release);
+        self.header().extents_used.fetch_sub(1, Ordering::Relaxed);
+        self.header().extent_hint.fetch_min(index as u64, Ordering::Relaxed);
+    }
+
+    /// Gives back what a dead process had in hand. Who calls it holds the slot's lease.
+    pub(super) fn finish_for(&self, slot: SlotId, discard: &dyn Fn(u32)) {
+        for (index, count) in self.refs().iter().enumerate() {
+            if count.load(Ordering::Acquire) == in_hand(slot) {
+                self.held(slot)[index / 64].fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
+                self.give_back(index, discard);
+            }
         }
     }
 
@@ -68,7 +107,9 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use super::super::tests::segment;
+    use super::{EXTENT_SIZE, in_hand};
     use std::cell::RefCell;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn extents_are_given_once_until_they_are_back() {
@@ -85,6 +126,28 @@ mod tests {
         assert_eq!(segment.take_extent(slot), Some(3));
         assert_eq!(segment.take_extent(slot), Some(64));
         assert_eq!(segment.take_extent(slot), None);
+    }
+
+    /// What a process that is killed at each step of taking and of giving back leaves.
+    #[test]
+    fn what_the_dead_had_in_hand_is_given_back() {
+        let (_fd, segment) = segment(8);
+        for is_marked in [false, true] {
+            let slot = segment.attach_another().unwrap();
+            let extent = segment.take_extent(slot).unwrap() as usize;
+            segment.refs()[extent].store(in_hand(slot), Ordering::Relaxed);
+            if !is_marked {
+                segment.held(slot)[0].store(0, Ordering::Relaxed);
+            }
+            let other = segment.take_extent(slot).unwrap() as usize;
+            segment.finish_for(slot, &|_| ());
+            assert_eq!(segment.refs()[extent].load(Ordering::Relaxed), 0);
+            assert_eq!(segment.refs()[other].load(Ordering::Relaxed), 1, "not in hand");
+            assert_eq!(segment.held_by(slot).collect::<Vec<_>>(), [other]);
+            assert_eq!(segment.swap_used(), EXTENT_SIZE);
+            segment.release_extent(slot, u32::try_from(other).unwrap(), &|_| ());
+            assert_eq!(segment.swap_used(), 0);
+        }
     }
 
     #[test]

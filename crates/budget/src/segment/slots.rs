@@ -192,6 +192,7 @@ impl Segment {
         for (index, slot) in candidates {
             if probe.try_lock(index) {
                 if is_taken(slot) {
+                    self.finish_for(SlotId(index), discard);
                     self.clear(SlotId(index), discard);
                     reaped += 1;
                 }
