@@ -1,11 +1,11 @@
-//! `ramfold ctl`: a disk that runs is asked, or told to do something.
+//! `ramfold ctl`: a disk or a mount that runs is asked, or told to do something.
 //!
-//! The command sends one line to the disk's control socket and prints what comes back. What the words mean is known
+//! The command sends one line to the control socket of a server and prints what comes back. What the words mean is known
 //! there. Whatever has a control socket is asked in this way.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
 use ramfold_budget::control::request::Named;
-use ramfold_budget::control::{AskError, Refusal, Reply, ask};
+use ramfold_budget::control::{AskError, NameError, Refusal, Reply, Socket, ask};
 use ramfold_disk::attributes::request::Attribute;
 use std::io::{self, ErrorKind, Read};
 use std::process::ExitCode;
@@ -30,19 +30,21 @@ const COLUMNS: &[(Attribute, &[&str])] = &[
     (Attribute::BdStat, &["bd_count", "bd_reads", "bd_writes"]),
 ];
 
-/// Reads or writes an attribute of a disk that runs, by zram's names and in zram's formats.
+/// Reads or writes an attribute of a disk or a mount that runs.
 ///
-/// Read: backing_dev, bd_stat, block_state, debug_stat, initstate, io_stat, mm_stat. Read and written:
+/// A disk's, by zram's names and in zram's formats. Read: backing_dev, bd_stat, block_state, debug_stat, initstate, io_stat, mm_stat. Read and written:
 /// comp_algorithm, compressed_writeback, disksize (after a reset), mem_limit, recomp_algorithm, writeback_batch_size,
 /// writeback_limit, writeback_limit_enable. Written: algorithm_params, compact, idle, mem_used_max, recompress, reset,
-/// writeback. Exit status: 0, 2 for wrong usage, a value that the attribute cannot have among it, 125 if it could not
+/// writeback. A mount's. Read: stat. Read and written: compressor, max_compression_ratio, memlimit. Written: compact.
+/// Exit status: 0, 2 for wrong usage, a value that the attribute cannot have among it, 125 if it could not
 /// be done.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: ramfold ctl disk0 mm_stat
          ramfold ctl disk0 mem_limit 1G
-         ramfold ctl disk0 idle 3600 && ramfold ctl disk0 writeback type=idle")]
+         ramfold ctl disk0 idle 3600 && ramfold ctl disk0 writeback type=idle
+         ramfold ctl mount0 memlimit 2G")]
 pub struct Options {
-    /// The disk's name, or its control socket
+    /// The name of the disk or mount, or its control socket
     #[arg(value_name = "NAME|SOCKET")]
     pub disk: String,
 
@@ -57,6 +59,19 @@ pub struct Options {
     /// What is read as one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// The control socket of a server of this kind. One that was given no name does without where there is no place for it.
+pub fn socket(name: Option<&str>, kind: &str) -> Result<Option<Socket>, Failure> {
+    match (Socket::bind(name, kind), name) {
+        (Ok(socket), _) => Ok(Some(socket)),
+        (Err(error @ NameError::NotAName(_)), _) => Err(Failure::usage(format!("--name: {error}"))),
+        (Err(error), Some(name)) => Err(Failure::failed(format!("--name {name}: {error}"))),
+        (Err(error), None) => {
+            say(&format!("{kind}: ramfold ctl will not find it: {error}"));
+            Ok(None)
+        }
+    }
 }
 
 /// Asks, and prints the answer.

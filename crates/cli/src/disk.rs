@@ -5,10 +5,10 @@
 use crate::failure::{Failure, say};
 use crate::run::metrics::{Address, Metrics};
 use crate::run::stats::Stats;
-use crate::{names, size};
+use crate::{ctl, names, size};
 use ramfold::tier::open_swap;
 use ramfold::{Config, PAGE_SIZE};
-use ramfold_budget::control::{Control, NameError, Socket};
+use ramfold_budget::control::Control;
 use ramfold_disk::attributes::Attributes;
 use ramfold_disk::nbd::{Listener, Server};
 use ramfold_disk::volume::{LEAST_MEMORY, Settings, Volume};
@@ -138,19 +138,6 @@ impl Options {
         Ok(Some((file, self.backing_size.unwrap_or(self.size.saturating_mul(2)))))
     }
 
-    /// The control socket. A disk that was given no name does without where there is no place for it.
-    fn socket(&self) -> Result<Option<Socket>, Failure> {
-        match (Socket::bind(self.name.as_deref(), NAME), &self.name) {
-            (Ok(socket), _) => Ok(Some(socket)),
-            (Err(error @ NameError::NotAName(_)), _) => Err(Failure::usage(format!("--name: {error}"))),
-            (Err(error), Some(name)) => Err(Failure::failed(format!("--name {name}: {error}"))),
-            (Err(error), None) => {
-                say(&format!("disk: ramfold ctl will not find it: {error}"));
-                Ok(None)
-            }
-        }
-    }
-
     fn listener(&self) -> Result<Listener, Failure> {
         let (what, listener) = match (&self.unix, self.tcp) {
             (Some(path), _) => (format!("--unix {}", path.display()), Listener::unix(path)),
@@ -167,7 +154,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let settings = options.settings()?;
     let mut stats = Stats::open(options.stats.as_deref())?;
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
-    let (listener, socket) = (options.listener()?, options.socket()?);
+    let (listener, socket) = (options.listener()?, ctl::socket(options.name.as_deref(), NAME)?);
     let volume = Arc::new(Volume::open(settings).map_err(|error| failed(&error))?);
     let segment = volume.segment();
     let metrics = options.metrics.as_ref();

@@ -5,15 +5,21 @@
 use crate::failure::{Failure, say};
 use crate::run::metrics::{Address, Metrics};
 use crate::run::stats::Stats;
-use crate::{names, size};
+use crate::{ctl, names, size};
 use glob::Pattern;
 use ramfold::Config;
+use ramfold_budget::control::Control;
+use ramfold_mount::attributes::Attributes;
 use ramfold_mount::mount::{LEAST_MEMORY, Mount, MountError, Settings};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
+
+/// What mounts without a name of their own are called, before their numbers.
+const KIND: &str = "mount";
 
 /// Shows a directory at another place, and keeps what is read of its files in compressed memory.
 ///
@@ -117,11 +123,18 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let mut stats = Stats::open(options.stats.as_deref())?;
     end_with_any_thread();
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
+    let socket = ctl::socket(options.name.as_deref(), KIND)?;
     let mut mount = Mount::new(settings).map_err(|error| refused(&error))?;
     let (segment, started) = (mount.segment(), Instant::now());
     let metrics = options.metrics.as_ref();
     let metrics = metrics.map(|address| Metrics::serve(address, mount.segment())).transpose()?;
-    say(&format!("mount: {} is at {}, in {}", options.source.display(), options.at.display(), size::display(options.memory)));
+    let name = socket.as_ref().map_or(KIND, |socket| socket.name()).to_owned();
+    let attributes =
+        Arc::new(Attributes::new(mount.cache(), &options.compressor, options.max_compression_ratio));
+    let control = socket.map(|socket| Control::start(socket, attributes)).transpose();
+    let control = control.map_err(|error| failed(&error))?;
+    let (source, at) = (options.source.display(), options.at.display());
+    say(&format!("mount: {name}, {source} is at {at}, in {}", size::display(options.memory)));
     let (mut end, handle) = (mount.end(), signals.handle());
     let waiting = std::thread::spawn(move || {
         if signals.forever().next().is_some() {
@@ -131,7 +144,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let served = mount.serve();
     handle.close();
     let _ = waiting.join();
-    drop(metrics);
+    drop((metrics, control));
     stats.sample(&segment);
     stats.report(&segment, started.elapsed())?;
     served.map_err(|error| failed(&error))?;

@@ -116,6 +116,12 @@ impl Cache {
         self.limit.load(Relaxed)
     }
 
+    /// Bytes that the process has.
+    #[must_use]
+    pub fn in_use(&self) -> u64 {
+        self.member.segment().in_use()
+    }
+
     /// Sets it. What is over it goes within some milliseconds.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Relaxed);
@@ -158,7 +164,8 @@ impl Cache {
     /// What the source answers.
     pub fn read<R>(&self, request: &Request, answer: impl FnOnce(&[u8]) -> R) -> Result<R, Errno> {
         WORKER.with_borrow_mut(|worker| {
-            let worker = worker.get_or_insert_with(|| Worker { scratch: self.store().scratch(), bytes: vec![] });
+            let worker =
+                worker.get_or_insert_with(|| Worker { scratch: self.store().scratch(), bytes: vec![] });
             let bytes = self.read_with(request, worker)?;
             Ok(answer(&worker.bytes[bytes]))
         })

@@ -95,6 +95,10 @@ fn set_bound(cache: &Cache) {
     }
     let is_full = used > most / 100 * FULL_PERCENT;
     let pages = member.store().stats().stored_pages;
-    let capacity = if used == 0 { 0 } else { u64::try_from(u128::from(pages) * u128::from(most) / u128::from(used)).unwrap_or(u64::MAX) };
+    let capacity = if used == 0 {
+        0
+    } else {
+        u64::try_from(u128::from(pages) * u128::from(most) / u128::from(used)).unwrap_or(u64::MAX)
+    };
     cache.admission.set_room(capacity, is_full);
 }

@@ -9,6 +9,7 @@
 //! The cache has pages that were read before, compressed. The source's own page cache is not filled on the way.
 
 mod admission;
+pub mod attributes;
 pub mod cache;
 mod callers;
 pub mod fuse;

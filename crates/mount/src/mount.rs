@@ -230,7 +230,8 @@ fn place(source: &Path, at: &Path, replace: bool) -> Result<PathBuf, MountError>
 fn take_away(at: &Path) -> io::Result<()> {
     match unmount(at, UnmountFlags::DETACH) {
         Err(Errno::PERM) => {
-            let status = std::process::Command::new("fusermount3").args(["-u", "-z", "--"]).arg(at).status()?;
+            let status =
+                std::process::Command::new("fusermount3").args(["-u", "-z", "--"]).arg(at).status()?;
             if status.success() { Ok(()) } else { Err(ErrorKind::PermissionDenied.into()) }
         }
         done => Ok(done?),

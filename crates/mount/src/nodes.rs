@@ -160,18 +160,6 @@ impl Nodes {
             drop(table);
         }
     }
-
-    /// Nodes beside the root.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.table().nodes.len()
-    }
-
-    /// Whether there is the root alone.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
 
 #[cfg(test)]
@@ -200,13 +188,13 @@ mod tests {
         let file = directory.path().join("file");
         std::fs::write(&file, "a").unwrap();
         let (first, second) = (enter(&nodes, &file), enter(&nodes, &file));
-        assert!(Arc::ptr_eq(&first, &second) && nodes.len() == 1);
+        assert!(Arc::ptr_eq(&first, &second) && nodes.table().nodes.len() == 1);
         assert_eq!(first.number, std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap()));
         nodes.forget(first.number, 1);
         assert!(nodes.get(first.number).is_ok());
         nodes.forget(first.number, 1);
         assert_eq!(nodes.get(first.number).unwrap_err(), Errno::STALE);
-        assert!(nodes.is_empty() && nodes.table().numbers.is_empty());
+        assert!(nodes.table().nodes.is_empty() && nodes.table().numbers.is_empty());
         assert_eq!(nodes.get(ROOT).unwrap().kind, FileType::Directory);
     }
 
@@ -220,6 +208,6 @@ mod tests {
         assert!(elsewhere.number >= UPPER);
         let number = elsewhere.number;
         nodes.forget(number, 1);
-        assert!(nodes.is_empty());
+        assert!(nodes.table().nodes.is_empty());
     }
 }

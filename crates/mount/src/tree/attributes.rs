@@ -4,7 +4,7 @@ use super::Tree;
 use crate::nodes::Node;
 use crate::stamp::look;
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, StatVfs, Statx, Timespec, Timestamps, Uid, UTIME_NOW, UTIME_OMIT,
+    AtFlags, CWD, Gid, Mode, OFlags, StatVfs, Statx, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
     XattrFlags, chmodat, chownat, fstatvfs, ftruncate, getxattr, listxattr, removexattr, setxattr, utimensat,
 };
 use rustix::io::Errno;

@@ -12,8 +12,8 @@ mod names;
 pub use crate::callers::Caller;
 pub use attributes::{Change, When};
 pub use files::Opened;
-pub use names::Made;
 pub use listing::Listed;
+pub use names::Made;
 
 use crate::cache::Cache;
 use crate::handles::Handles;
