@@ -6,8 +6,8 @@
 //! ([`member`], [`effort`]). A door gives up pages when it is told to, and knows what they are; nothing here does.
 //!
 //! Read in this order: [`segment`] (the limit and the accounts), [`usage`] (what one process takes of it), [`member`]
-//! (its store, its pool's share, its swap file), [`effort`] (making room). Beside them stands [`control`]: how a member
-//! that is a server is asked, and told to do something, while it runs.
+//! (its store, its pool's share, its swap file), [`effort`] (making room). For a door that is a server, [`service`]
+//! makes all of these, and [`control`] is how it is asked, and told to do something, while it runs.
 
 mod books;
 pub mod control;
@@ -21,6 +21,7 @@ pub mod member;
 pub mod process;
 pub mod recompress;
 pub mod segment;
+pub mod service;
 pub mod settings;
 pub mod time;
 pub mod usage;

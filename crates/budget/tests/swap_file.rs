@@ -3,7 +3,7 @@
 use ramfold::tier::{Tier, open_swap};
 use ramfold::{Config, Key, PAGE_SIZE, Page, PoolKind};
 use ramfold_budget::Host;
-use ramfold_budget::door::Door;
+use ramfold_budget::door::Bare;
 use ramfold_budget::extents::open_tier;
 use ramfold_budget::member::Member;
 use ramfold_budget::segment::{EXTENT_SIZE, Segment};
@@ -15,23 +15,6 @@ struct Dies;
 impl Host for Dies {
     fn die(&self, message: &str, _reported: bool) -> ! {
         panic!("{message}");
-    }
-}
-
-/// A door that keeps nothing beside the store.
-struct Empty;
-
-impl Door for Empty {
-    fn resident(&self) -> u64 {
-        0
-    }
-
-    fn candidates(&self) -> usize {
-        0
-    }
-
-    fn oldest(&self) -> Option<u64> {
-        None
     }
 }
 
@@ -80,7 +63,7 @@ fn what_is_mostly_dead_is_given_back() {
     let tier = member.tier.as_ref().unwrap();
     assert_eq!(member.segment().swap_used(), held, "something lives in each extent");
     // An extent at a time.
-    (0..held / EXTENT_SIZE).for_each(|_| member.tick(&Empty));
+    (0..held / EXTENT_SIZE).for_each(|_| member.tick(&Bare::default()));
     let (left, live) = (tier.used_bytes(), tier.live_bytes());
     assert!(left <= 8 * live + 8 * EXTENT_SIZE && left < held / 2, "{left} of {held} for {live}");
     let mut found = Box::new([0; PAGE_SIZE]);

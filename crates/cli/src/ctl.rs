@@ -3,9 +3,9 @@
 //! The command sends one line to the control socket of a server and prints what comes back. What the words mean is known
 //! there. Whatever has a control socket is asked in this way.
 
-use crate::failure::{Failure, say};
+use crate::failure::Failure;
 use ramfold_budget::control::request::Named;
-use ramfold_budget::control::{AskError, NameError, Refusal, Reply, Socket, ask};
+use ramfold_budget::control::{AskError, Refusal, Reply, ask};
 use ramfold_disk::attributes::request::Attribute;
 use std::io::{self, ErrorKind, Read};
 use std::process::ExitCode;
@@ -59,19 +59,6 @@ pub struct Options {
     /// What is read as one JSON object
     #[arg(long)]
     pub json: bool,
-}
-
-/// The control socket of a server of this kind. One that was given no name does without where there is no place for it.
-pub fn socket(name: Option<&str>, kind: &str) -> Result<Option<Socket>, Failure> {
-    match (Socket::bind(name, kind), name) {
-        (Ok(socket), _) => Ok(Some(socket)),
-        (Err(error @ NameError::NotAName(_)), _) => Err(Failure::usage(format!("--name: {error}"))),
-        (Err(error), Some(name)) => Err(Failure::failed(format!("--name {name}: {error}"))),
-        (Err(error), None) => {
-            say(&format!("{kind}: ramfold ctl will not find it: {error}"));
-            Ok(None)
-        }
-    }
 }
 
 /// Asks, and prints the answer.

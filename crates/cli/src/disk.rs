@@ -3,24 +3,20 @@
 //! The command makes the disk, says where it is, and waits to be told to stop. The disk is in ramfold-disk.
 
 use crate::failure::{Failure, say};
-use crate::run::metrics::{Address, Metrics};
-use crate::run::stats::Stats;
-use crate::{ctl, names, size};
+use crate::run::metrics::Address;
+use crate::serve::{self, Prepared};
+use crate::{names, size};
 use ramfold::tier::open_swap;
 use ramfold::{Config, PAGE_SIZE};
-use ramfold_budget::control::Control;
 use ramfold_disk::attributes::Attributes;
 use ramfold_disk::nbd::{Listener, Server};
 use ramfold_disk::volume::{LEAST_MEMORY, Settings, Volume};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// What clients may call a disk without a name; the empty name leads to it too.
 const NAME: &str = "disk";
@@ -152,18 +148,12 @@ impl Options {
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("disk: {error}"));
     let settings = options.settings()?;
-    let mut stats = Stats::open(options.stats.as_deref())?;
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
-    let (listener, socket) = (options.listener()?, ctl::socket(options.name.as_deref(), NAME)?);
+    let prepared = Prepared::new(NAME, options.stats.as_deref())?;
+    let (listener, socket) = (options.listener()?, serve::socket(NAME, options.name.as_deref())?);
     let volume = Arc::new(Volume::open(settings).map_err(|error| failed(&error))?);
-    let segment = volume.segment();
-    let metrics = options.metrics.as_ref();
-    let metrics = metrics.map(|address| Metrics::serve(address, Arc::clone(&segment))).transpose()?;
-    let (started, uri) = (Instant::now(), listener.uri());
+    let (uri, attributes) = (listener.uri(), options.attributes(&volume));
     let name = socket.as_ref().map_or(NAME, |socket| socket.name()).to_owned();
-    let attributes = options.attributes(&volume);
-    let control = socket.map(|socket| Control::start(socket, attributes)).transpose();
-    let control = control.map_err(|error| failed(&error))?;
+    let mut running = prepared.start(volume.segment(), options.metrics.as_ref(), socket, attributes)?;
     let exported = options.name.as_deref().unwrap_or(NAME).to_owned();
     let server = Server::start(listener, Arc::clone(&volume), exported).map_err(|error| failed(&error))?;
     say(&format!(
@@ -172,10 +162,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     ));
     // Nobody need listen.
     let _ = writeln!(std::io::stdout(), "{uri}");
-    signals.forever().next();
-    drop((server, control, metrics));
-    volume.publish();
-    stats.sample(&segment);
-    stats.report(&segment, started.elapsed())?;
-    Ok(ExitCode::SUCCESS)
+    running.wait();
+    drop(server);
+    running.end(|| volume.publish())
 }

@@ -14,6 +14,7 @@ mod names;
 mod output;
 mod replay;
 mod run;
+mod serve;
 mod size;
 mod survey;
 mod top;

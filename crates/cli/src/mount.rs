@@ -3,20 +3,16 @@
 //! The command mounts, says so, and serves until the mount ends. The file system is in ramfold-mount.
 
 use crate::failure::{Failure, say};
-use crate::run::metrics::{Address, Metrics};
-use crate::run::stats::Stats;
-use crate::{ctl, names, size};
+use crate::run::metrics::Address;
+use crate::serve::{self, Prepared};
+use crate::{names, size};
 use glob::Pattern;
 use ramfold::Config;
-use ramfold_budget::control::Control;
 use ramfold_mount::attributes::Attributes;
 use ramfold_mount::mount::{LEAST_MEMORY, Mount, MountError, Settings};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// What mounts without a name of their own are called, before their numbers.
 const KIND: &str = "mount";
@@ -118,37 +114,33 @@ fn refused(error: &MountError) -> Failure {
 
 /// Serves the mount until it ends.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("mount: {error}"));
+    let failed = |error: std::io::Error| Failure::failed(format!("mount: {error}"));
     let settings = options.settings()?;
-    let mut stats = Stats::open(options.stats.as_deref())?;
+    let prepared = Prepared::new(KIND, options.stats.as_deref())?;
+    let socket = serve::socket(KIND, options.name.as_deref())?;
     end_with_any_thread();
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
-    let socket = ctl::socket(options.name.as_deref(), KIND)?;
     let mut mount = Mount::new(settings).map_err(|error| refused(&error))?;
-    let (segment, started) = (mount.segment(), Instant::now());
-    let metrics = options.metrics.as_ref();
-    let metrics = metrics.map(|address| Metrics::serve(address, mount.segment())).transpose()?;
-    let name = socket.as_ref().map_or(KIND, |socket| socket.name()).to_owned();
-    let attributes =
-        Arc::new(Attributes::new(mount.cache(), &options.compressor, options.max_compression_ratio));
-    let control = socket.map(|socket| Control::start(socket, attributes)).transpose();
-    let control = control.map_err(|error| failed(&error))?;
+    let (name, cache) = (socket.as_ref().map_or(KIND, |socket| socket.name()).to_owned(), mount.cache());
+    let attributes = Attributes::new(Arc::clone(&cache), &options.compressor, options.max_compression_ratio);
+    let mut running =
+        prepared.start(mount.segment(), options.metrics.as_ref(), socket, Arc::new(attributes))?;
     let (source, at) = (options.source.display(), options.at.display());
     say(&format!("mount: {name}, {source} is at {at}, in {}", size::display(options.memory)));
-    let (mut end, handle) = (mount.end(), signals.handle());
-    let waiting = std::thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            let _ = end.unmount();
-        }
+    let (mut end, stop) = (mount.end(), running.stop());
+    let server = std::thread::Builder::new().name("ramfold-mount".to_owned());
+    let server = server.spawn(move || {
+        let served = mount.serve();
+        stop.close();
+        served
     });
-    let served = mount.serve();
-    handle.close();
-    let _ = waiting.join();
-    drop((metrics, control));
-    stats.sample(&segment);
-    stats.report(&segment, started.elapsed())?;
-    served.map_err(|error| failed(&error))?;
-    Ok(ExitCode::SUCCESS)
+    let server = server.map_err(failed)?;
+    running.wait();
+    // It may have ended already.
+    end.unmount().map_err(failed)?;
+    let served = server.join().unwrap_or_else(|_| Err(std::io::Error::other("its thread has ended")));
+    let status = running.end(|| cache.publish())?;
+    served.map_err(failed)?;
+    Ok(status)
 }
 
 /// A request whose thread is gone would never be answered: better no mount at all.

@@ -10,7 +10,6 @@ pub mod attributes;
 pub mod backing;
 mod counts;
 pub mod face;
-mod keeper;
 pub mod nbd;
 mod pages;
 mod stripes;

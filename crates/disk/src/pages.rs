@@ -12,26 +12,23 @@ use ramfold::{
 use ramfold_budget::member::Member;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// How often a page is tried to be stored while others take the room.
 const TRIES: usize = 256;
 /// Up to so many pages are discarded one by one; more of them with all stripes held.
 const FEW: u64 = 64;
 
-/// The pages, and what else a disk and its keeper have in common.
+/// The pages, and what is known of them.
 #[derive(Debug)]
 pub(crate) struct Pages {
-    pub(crate) member: Member,
+    member: Arc<Member>,
     pool: PoolId,
     stripes: Stripes,
     pub(crate) ages: Ages,
     pub(crate) counts: Counts,
     /// Each worker has one.
     workers: Arc<()>,
-    /// Pages discarded so far.
-    pub(crate) discarded: AtomicU64,
-    pub(crate) closing: AtomicBool,
 }
 
 /// One thread's working memory.
@@ -45,11 +42,10 @@ pub struct Worker {
 
 impl Pages {
     /// Pages of zeros.
-    pub(crate) fn new(member: Member) -> Self {
+    pub(crate) fn new(member: Arc<Member>) -> Self {
         let pool = member.store().create_pool(PoolKind::Persistent, None);
-        let (discarded, closing) = (AtomicU64::new(0), AtomicBool::new(false));
         let (stripes, ages, counts) = (Stripes::default(), Ages::new(), Counts::default());
-        Self { member, pool, stripes, ages, counts, workers: Arc::default(), discarded, closing }
+        Self { member, pool, stripes, ages, counts, workers: Arc::default() }
     }
 
     /// Working memory for one thread.
@@ -141,7 +137,6 @@ impl Pages {
         } else {
             pages.filter(forget).count() as u64
         };
-        self.discarded.fetch_add(forgotten, Relaxed);
         self.counts.notify_free.fetch_add(forgotten, Relaxed);
     }
 

@@ -11,19 +11,16 @@ use crate::ages::{Age, MAX_PAGES};
 use crate::backing::Backing;
 use crate::counts::Counts;
 use crate::face::{Disk, DiskError, Extent, ExtentKind};
-use crate::keeper::Keeper;
 use crate::pages::Pages;
 pub use crate::pages::Worker;
 use ramfold::tier::Tier;
 use ramfold::{Config, PAGE_SIZE, Page, PageState};
-use ramfold_budget::Host;
-use ramfold_budget::extents::open_tier;
 use ramfold_budget::member::Member;
 use ramfold_budget::segment::Segment;
-use ramfold_budget::usage::{Account, Usage};
+use ramfold_budget::service::{self, Server, Service};
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -33,6 +30,8 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const NEAR: u64 = 64;
 /// The least memory that a disk can work in, in bytes: writers at the same time have some pages each.
 pub const LEAST_MEMORY: u64 = 256 << 10;
+/// How often the keeper looks, uncalled.
+const LOOK: Duration = Duration::from_millis(20);
 /// The largest disk, in bytes.
 pub const MOST_BYTES: u64 = MAX_PAGES * PAGE;
 
@@ -55,12 +54,9 @@ pub enum OpenError {
     /// the size is none that a disk can have
     #[error("a disk has whole pages, and {} TiB at most", MOST_BYTES >> 40)]
     Size,
-    /// a setting of the store is not to be had
-    #[error("{0}")]
-    Config(#[from] ramfold::ConfigError),
-    /// the system refuses memory or a descriptor
-    #[error("the system refuses memory or a descriptor: {0}")]
-    Io(#[from] std::io::Error),
+    /// there is no service
+    #[error(transparent)]
+    Service(#[from] service::OpenError),
 }
 
 /// A disk. Its keeper's thread ends when it is dropped.
@@ -74,20 +70,7 @@ pub struct Volume {
     mem_limit: AtomicU64,
     backing: Option<Arc<Backing>>,
     pages: Arc<Pages>,
-    segment: Arc<Segment>,
-    _keeper: Keeper,
-    /// The segment's file: who looks for budgets finds it while it is open.
-    _file: OwnedFd,
-}
-
-/// The process of a disk, as its member sees it.
-struct Server;
-
-impl Host for Server {
-    fn die(&self, message: &str, _reported: bool) -> ! {
-        eprintln!("ramfold: disk: {message}");
-        std::process::exit(125)
-    }
+    service: Service,
 }
 
 impl Volume {
@@ -113,43 +96,40 @@ impl Volume {
         }
         let most = mem_limit.unwrap_or_else(|| most_needed(size));
         let name = backing.as_ref().map(|(file, _)| path_of(file));
-        let (file, swap_size) = backing.map_or((None, 0), |(file, size)| (Some(file), size));
-        let (made, segment) = Segment::create(budget(most.max(most_needed(size))), swap_size)?;
-        let segment = Arc::new(segment);
-        let slot = segment.attach(&|_| ())?;
-        let account = Arc::new(Account::new(Arc::clone(&segment), slot));
-        let tier = open_tier(file, &account, &Server, &mut Vec::new())?;
-        let usage = Usage::new(account, false, &Server).map_err(std::io::Error::from)?;
-        let config = Config { max_pool_bytes: most, shrink_inline: false, ..store };
-        // What the budget knows of the file it asks the file's tier; the store writes through the books.
-        let mut member = Member::new(&config, None, usage)?;
-        member.tier.clone_from(&tier);
-        let backing = tier.zip(name).map(|(tier, name)| Arc::new(Backing::new(wrap(tier), name)));
-        if let Some(backing) = &backing {
-            member.store().add_tier(Arc::clone(backing) as Arc<dyn Tier>)?;
-        }
-        let pages = Arc::new(Pages::new(member));
-        let keeper = Keeper::start(Arc::clone(&pages))?;
+        let settings = service::Settings {
+            host: &Server("disk"),
+            limit: budget(most.max(most_needed(size))),
+            whole_process: false,
+            store: Config { max_pool_bytes: most, shrink_inline: false, ..store },
+            backing,
+        };
+        let mut backing = None;
+        let mut service = Service::open(settings, |tier| {
+            Arc::clone(backing.insert(Arc::new(Backing::new(wrap(tier), name.unwrap_or_default())))) as _
+        })?;
+        let pages = Arc::new(Pages::new(Arc::clone(service.member())));
+        let kept = Arc::clone(&pages);
+        let note_used = move |member: &Member| kept.counts.note_used(member.store().pool_bytes());
+        service.keep(LOOK, note_used).map_err(service::OpenError::from)?;
         let (now, mem_limit) = (AtomicU64::new(size), AtomicU64::new(mem_limit.unwrap_or(0)));
-        Ok(Self { size: now, most: size, mem_limit, backing, pages, segment, _keeper: keeper, _file: made })
+        Ok(Self { size: now, most: size, mem_limit, backing, pages, service })
     }
 
     /// The disk's budget, where its numbers are.
     #[must_use]
     pub fn segment(&self) -> Arc<Segment> {
-        Arc::clone(&self.segment)
+        self.service.segment()
     }
 
     /// Enters the numbers as they are now.
     pub fn publish(&self) {
-        self.pages.member.refresh(0);
-        self.pages.member.publish_books();
+        self.service.publish();
     }
 
     /// The store of the disk's pages.
     #[must_use]
     pub fn store(&self) -> &ramfold::Store {
-        self.pages.member.store()
+        self.service.member().store()
     }
 }
 
@@ -174,8 +154,7 @@ impl Volume {
         }
         self.mem_limit.store(bytes, Relaxed);
         let most = if bytes == 0 { most_needed(self.most) } else { bytes };
-        self.pages.member.set_max_pool(most);
-        self.pages.member.event().call();
+        self.service.set_max_pool(most);
         true
     }
 

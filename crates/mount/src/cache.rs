@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// How often a read begins anew because the file changes under it.
@@ -50,7 +50,7 @@ pub struct Counts {
 /// The cache of a mount.
 #[derive(Debug)]
 pub struct Cache {
-    pub(crate) member: Member,
+    pub(crate) member: Arc<Member>,
     pool: PoolId,
     files: Files,
     source: Reading,
@@ -59,7 +59,6 @@ pub struct Cache {
     pub counts: Counts,
     /// Bytes that the process may have.
     limit: AtomicU64,
-    pub(crate) closing: AtomicBool,
 }
 
 /// One thread's working memory.
@@ -102,12 +101,12 @@ pub struct Request<'a> {
 impl Cache {
     /// A cache in the store of this member, in a process that may have so many bytes, of so many files at most.
     #[must_use]
-    pub fn new(member: Member, limit: u64, most_files: usize) -> Self {
+    pub fn new(member: Arc<Member>, limit: u64, most_files: usize) -> Self {
         let pool = member.store().create_pool(PoolKind::Ephemeral, None);
         let (files, admission) = (Files::new(pool, most_files), Admission::new());
-        let (source, counts, closing) = (Reading::default(), Counts::default(), AtomicBool::new(false));
+        let (source, counts) = (Reading::default(), Counts::default());
         let limit = AtomicU64::new(limit);
-        Self { member, pool, files, source, admission, counts, limit, closing }
+        Self { member, pool, files, source, admission, counts, limit }
     }
 
     /// Bytes that the process may have.

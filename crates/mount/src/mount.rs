@@ -5,15 +5,13 @@
 
 use crate::cache::Cache;
 use crate::fuse::Served;
-use crate::keeper::Keeper;
+use crate::keeper::{LOOK, keep};
 use crate::tree::{Excluded, Tree};
 use fuser::{Config as Session, MountOption, SessionACL, SessionUnmounter};
 use glob::Pattern;
 use ramfold::{Config, PoorPages};
-use ramfold_budget::Host;
-use ramfold_budget::member::Member;
 use ramfold_budget::segment::Segment;
-use ramfold_budget::usage::{Account, Usage};
+use ramfold_budget::service::{self, Server, Service};
 use rustix::fs::{Access, CWD, Mode, OFlags, StatVfsMountFlags, access, fstatvfs, openat};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -82,9 +80,9 @@ pub enum MountError {
     /// there is something that the mount would hide
     #[error("{} is not empty, and the mount would hide what is there (choose an empty directory)", .0.display())]
     NotEmpty(PathBuf),
-    /// a setting of the store is not to be had
+    /// a setting of the store is not to be had, or no memory
     #[error("{0}")]
-    Config(#[from] ramfold::ConfigError),
+    Service(#[from] service::OpenError),
     /// there is no FUSE
     #[error("{FUSE} cannot be opened: {0} (load the module fuse, or allow it in this container)")]
     NoFuse(io::Error),
@@ -99,7 +97,7 @@ impl MountError {
     /// Whether another command would do: what was asked for is wrong.
     #[must_use]
     pub fn is_usage(&self) -> bool {
-        !matches!(self, Self::NoFuse(_) | Self::Io(_))
+        !matches!(self, Self::NoFuse(_) | Self::Io(_) | Self::Service(service::OpenError::Io(_)))
     }
 }
 
@@ -107,22 +105,11 @@ impl MountError {
 #[derive(Debug)]
 pub struct Mount {
     cache: Arc<Cache>,
-    segment: Arc<Segment>,
+    service: Service,
     session: fuser::Session<Served>,
-    keeper: Keeper,
-    /// The segment's file: who looks for budgets finds it while it is open.
-    _file: OwnedFd,
 }
 
-/// The process of a mount, as its member sees it.
-struct Server;
-
-impl Host for Server {
-    fn die(&self, message: &str, _reported: bool) -> ! {
-        eprintln!("ramfold: mount: {message}");
-        std::process::exit(125)
-    }
-}
+static SERVER: Server = Server("mount");
 
 impl Mount {
     /// Mounts the source.
@@ -137,21 +124,22 @@ impl Mount {
             .map_err(|errno| MountError::NoFuse(errno.into()))
             .or_else(|error| if geteuid().is_root() { Err(error) } else { Ok(()) })?;
         take_descriptors();
-        let (file, segment) = Segment::create(limit, 0)?;
-        let segment = Arc::new(segment);
-        let cache = Arc::new(cache(&segment, limit, store)?);
+        let mut service = service(limit, store)?;
+        let files = usize::try_from((limit / BYTES_A_FILE).max(LEAST_FILES)).unwrap_or(usize::MAX);
+        let cache = Arc::new(Cache::new(Arc::clone(service.member()), limit, files));
         let session = session(&source, &directory, read_only)?;
         let tree = Tree::new(directory, Arc::clone(&cache), Excluded::new(&source, exclude))
             .map_err(io::Error::from)?;
-        let keeper = Keeper::start(Arc::clone(&cache))?;
+        let kept = Arc::clone(&cache);
+        service.keep(LOOK, move |_| keep(&kept))?;
         let session = fuser::Session::new(Served::new(Arc::new(tree)), &at, &session)?;
-        Ok(Self { cache, segment, session, keeper, _file: file })
+        Ok(Self { cache, service, session })
     }
 
     /// The mount's budget, where its numbers are.
     #[must_use]
     pub fn segment(&self) -> Arc<Segment> {
-        Arc::clone(&self.segment)
+        self.service.segment()
     }
 
     /// The cache.
@@ -170,22 +158,15 @@ impl Mount {
     /// # Errors
     /// What the system answers to a server's thread.
     pub fn serve(self) -> io::Result<()> {
-        let served = self.session.run();
-        drop(self.keeper);
-        self.cache.publish();
-        served
+        self.session.run()
     }
 }
 
-fn cache(segment: &Arc<Segment>, limit: u64, store: Config) -> Result<Cache, MountError> {
-    let slot = segment.attach(&|_| ())?;
-    let account = Arc::new(Account::new(Arc::clone(segment), slot));
-    let usage = Usage::new(account, true, &Server).map_err(io::Error::from)?;
+fn service(limit: u64, store: Config) -> Result<Service, MountError> {
     // A page that does not compress is as well in the kernel's cache; a page that goes is lost to nobody.
-    let config = Config { max_pool_bytes: limit, poor: PoorPages::Refuse, shrink_inline: true, ..store };
-    let member = Member::new(&config, None, usage)?;
-    let files = usize::try_from((limit / BYTES_A_FILE).max(LEAST_FILES)).unwrap_or(usize::MAX);
-    Ok(Cache::new(member, limit, files))
+    let store = Config { max_pool_bytes: limit, poor: PoorPages::Refuse, shrink_inline: true, ..store };
+    let settings = service::Settings { host: &SERVER, limit, whole_process: true, store, backing: None };
+    Ok(Service::open(settings, |tier| tier)?)
 }
 
 fn open_source(source: &Path) -> Result<OwnedFd, MountError> {

@@ -1,0 +1,248 @@
+//! A door that is a server: alone in its process, with a budget of its own.
+//!
+//! [`Service`] makes what such a door needs: a segment with one account, a swap file if pages are to go there, and a
+//! member. It keeps them by one thread, the *keeper*, beside those that serve requests. The keeper writes back when
+//! the pool is full, so that who stores seldom does; gives the memory of pages that are gone back to the system; and
+//! compresses pages anew that stay for long, while nothing else is to be done. All that such a door has to give is
+//! its pool.
+//!
+//! Price: a look at the counters every few milliseconds. Guarantee: once the service is dropped, the keeper has ended.
+
+use crate::Host;
+use crate::door::{Bare, Door, Given};
+use crate::effort::until_low;
+use crate::extents::open_tier;
+use crate::member::Member;
+use crate::recompress::Recompressor;
+use crate::segment::Segment;
+use crate::usage::{Account, Usage};
+use ramfold::tier::Tier;
+use ramfold::{Config, ConfigError};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Between two times that the holes of pages that are gone are closed.
+const CLOSE_HOLES: Duration = Duration::from_millis(250);
+
+/// The process of a server, by the name of its command. It dies with a line and status 125.
+#[derive(Debug)]
+pub struct Server(pub &'static str);
+
+impl Host for Server {
+    fn die(&self, message: &str, _reported: bool) -> ! {
+        eprintln!("ramfold: {}: {message}", self.0);
+        std::process::exit(125)
+    }
+}
+
+/// What a service is made of.
+#[derive(Debug)]
+pub struct Settings {
+    /// The process.
+    pub host: &'static Server,
+    /// Bytes of the budget.
+    pub limit: u64,
+    /// All anonymous memory of the process counts; else the pool alone.
+    pub whole_process: bool,
+    /// Codecs, zpool and their knobs. `max_pool_bytes` is the most that the pool may have, until
+    /// [`Service::set_max_pool`] sets another.
+    pub store: Config,
+    /// Where pages go when the pool is full, and the most bytes that may lie there.
+    pub backing: Option<(File, u64)>,
+}
+
+/// Why there is no service.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// a setting of the store is not to be had
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// the system refuses memory or a descriptor
+    #[error("the system refuses memory or a descriptor: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// The budget of a server, its member and its keeper.
+#[derive(Debug)]
+pub struct Service {
+    keeper: Option<Keeper>,
+    member: Arc<Member>,
+    segment: Arc<Segment>,
+    /// The segment's file: who looks for budgets finds it while it is open.
+    _file: OwnedFd,
+}
+
+impl Service {
+    /// A service whose pages go to what `wrap` makes of its backing's tier. It is not kept yet.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(
+        settings: Settings,
+        wrap: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>,
+    ) -> Result<Self, OpenError> {
+        let Settings { host, limit, whole_process, store, backing } = settings;
+        let (backing, most) = backing.map_or((None, 0), |(file, most)| (Some(file), most));
+        let (file, segment) = Segment::create(limit, most)?;
+        let segment = Arc::new(segment);
+        let account = Arc::new(Account::new(Arc::clone(&segment), segment.attach(&|_| ())?));
+        let tier = open_tier(backing, &account, host, &mut Vec::new())?;
+        let usage = Usage::new(account, whole_process, host).map_err(io::Error::from)?;
+        // What the budget knows of the file it asks the file's tier; the store writes through what was made of it.
+        let mut member = Member::new(&store, None, usage)?;
+        member.tier.clone_from(&tier);
+        if let Some(tier) = tier {
+            member.store().add_tier(wrap(tier))?;
+        }
+        Ok(Self { keeper: None, member: Arc::new(member), segment, _file: file })
+    }
+
+    /// Keeps the member from now on, until this is dropped. The keeper looks so often, and calls `each` with every
+    /// look: after the member's books, before it waits.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn keep(&mut self, look: Duration, each: impl FnMut(&Member) + Send + 'static) -> io::Result<()> {
+        self.keeper = Some(Keeper::start(Arc::clone(&self.member), look, each)?);
+        Ok(())
+    }
+
+    /// The member.
+    #[must_use]
+    pub fn member(&self) -> &Arc<Member> {
+        &self.member
+    }
+
+    /// The budget, where its numbers are.
+    #[must_use]
+    pub fn segment(&self) -> Arc<Segment> {
+        Arc::clone(&self.segment)
+    }
+
+    /// Sets the most bytes that the pool may have. What is over it goes soon.
+    pub fn set_max_pool(&self, bytes: u64) {
+        self.member.set_max_pool(bytes);
+        self.member.event().call();
+    }
+
+    /// Enters the numbers as they are now.
+    pub fn publish(&self) {
+        self.member.refresh(0);
+        self.member.publish_books();
+    }
+}
+
+/// The keeper's thread, which ends when this is dropped.
+#[derive(Debug)]
+struct Keeper {
+    member: Arc<Member>,
+    door: Arc<Bare>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    fn start(
+        member: Arc<Member>,
+        look: Duration,
+        each: impl FnMut(&Member) + Send + 'static,
+    ) -> io::Result<Self> {
+        let door = Arc::new(Bare::default());
+        let (kept, open) = (Arc::clone(&member), Arc::clone(&door));
+        let thread = std::thread::Builder::new().name("ramfold-keeper".to_owned());
+        let thread = Some(thread.spawn(move || keep(&kept, &open, look, each))?);
+        Ok(Self { member, door, thread })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.door.close();
+        self.member.event().call();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn keep(member: &Member, door: &Bare, look: Duration, mut each: impl FnMut(&Member)) {
+    let mut recompressor = Recompressor::default();
+    let (mut closed, mut next) = (0, Instant::now());
+    while !door.is_closing() {
+        member.tick(door);
+        each(member);
+        if member.is_pressed(door.resident()) {
+            until_low(member, door, Given::default);
+        }
+        let stats = member.store().stats();
+        let gone = stats.invalidates + stats.dropped_pages;
+        if gone != closed && Instant::now() >= next {
+            member.store().compact();
+            (closed, next) = (gone, Instant::now() + CLOSE_HOLES);
+        }
+        recompressor.work(member, stats.stores + stats.loads, || (), || door.is_closing());
+        member.event().wait(look);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ramfold::{Key, PAGE_SIZE, PoolKind};
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    const LOOK: Duration = Duration::from_millis(1);
+
+    fn open(backing: Option<(File, u64)>) -> Service {
+        let store = Config { max_pool_bytes: 1 << 20, shrink_inline: false, ..Config::default() };
+        let settings =
+            Settings { host: &Server("test"), limit: 64 << 20, whole_process: false, store, backing };
+        Service::open(settings, |tier| tier).unwrap()
+    }
+
+    fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    #[test]
+    fn the_keeper_looks_until_the_service_is_dropped() {
+        let looks = Arc::new(AtomicU64::new(0));
+        let mut service = open(None);
+        let counted = Arc::clone(&looks);
+        let count = move |_: &Member| {
+            counted.fetch_add(1, Relaxed);
+        };
+        service.keep(LOOK, count).unwrap();
+        wait_for("it looks", || looks.load(Relaxed) > 3);
+        drop(service);
+        assert_eq!(Arc::strong_count(&looks), 1, "the thread has ended");
+    }
+
+    #[test]
+    fn what_is_over_the_bound_goes_to_the_backing() {
+        let file = ramfold::tier::open_swap(None).unwrap();
+        let mut service = open(Some((file, 64 << 20)));
+        service.keep(LOOK, |_| ()).unwrap();
+        let store = service.member().store();
+        let pool = store.create_pool(PoolKind::Persistent, None);
+        let (mut page, mut scratch) = ([0; PAGE_SIZE], store.scratch());
+        let mut random = 1_u64;
+        for index in 0..128 {
+            page.fill_with(|| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                random.to_le_bytes()[7]
+            });
+            store.store(Key { pool, object: 0, index }, &page, &mut scratch).unwrap();
+        }
+        service.set_max_pool(256 << 10);
+        wait_for("the pool is within its bound", || store.pool_bytes() <= 256 << 10);
+        assert!(store.stats().tier_pages > 0);
+    }
+}

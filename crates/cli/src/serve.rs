@@ -1,0 +1,94 @@
+//! What commands have in common that serve until they are told to stop: a control socket, `--stats`, `--metrics`,
+//! signals.
+//!
+//! [`Prepared`] is had before anything is made, so that a wrong path is told first; [`Running`] lasts as long as the
+//! server. A signal that comes in between ends the server as soon as it has begun.
+
+use crate::failure::{Failure, say};
+use crate::run::metrics::{Address, Metrics};
+use crate::run::stats::Stats;
+use ramfold_budget::control::{Answers, Control, NameError, Socket};
+use ramfold_budget::segment::Segment;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The control socket of a server of this kind. One that was given no name does without where there is no place for it.
+pub fn socket(kind: &str, name: Option<&str>) -> Result<Option<Socket>, Failure> {
+    match (Socket::bind(name, kind), name) {
+        (Ok(socket), _) => Ok(Some(socket)),
+        (Err(error @ NameError::NotAName(_)), _) => Err(Failure::usage(format!("--name: {error}"))),
+        (Err(error), Some(name)) => Err(Failure::failed(format!("--name {name}: {error}"))),
+        (Err(error), None) => {
+            say(&format!("{kind}: ramfold ctl will not find it: {error}"));
+            Ok(None)
+        }
+    }
+}
+
+/// A server that has not begun.
+pub struct Prepared {
+    kind: &'static str,
+    stats: Stats,
+    signals: Signals,
+}
+
+impl Prepared {
+    /// Takes signals from now on, and opens the file of `--stats`. `kind`: the name of the command.
+    pub fn new(kind: &'static str, stats: Option<&Path>) -> Result<Self, Failure> {
+        let stats = Stats::open(stats)?;
+        let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]);
+        let signals = signals.map_err(|error| Failure::failed(format!("{kind}: {error}")))?;
+        Ok(Self { kind, stats, signals })
+    }
+
+    /// Serves the numbers of this budget, and the control socket, if they are wanted.
+    pub fn start(
+        self,
+        segment: Arc<Segment>,
+        metrics: Option<&Address>,
+        socket: Option<Socket>,
+        answers: Arc<dyn Answers>,
+    ) -> Result<Running, Failure> {
+        let Self { kind, stats, signals } = self;
+        let metrics = metrics.map(|address| Metrics::serve(address, Arc::clone(&segment))).transpose()?;
+        let control = socket.map(|socket| Control::start(socket, answers)).transpose();
+        let control = control.map_err(|error| Failure::failed(format!("{kind}: {error}")))?;
+        Ok(Running { signals, stats, segment, started: Instant::now(), control, metrics })
+    }
+}
+
+/// A server, from its beginning to its report.
+pub struct Running {
+    signals: Signals,
+    stats: Stats,
+    segment: Arc<Segment>,
+    started: Instant,
+    control: Option<Control>,
+    metrics: Option<Metrics>,
+}
+
+impl Running {
+    /// Makes [`Running::wait`] return when it is closed: the server has ended without a signal.
+    pub fn stop(&self) -> Handle {
+        self.signals.handle()
+    }
+
+    /// Returns when a signal tells the server to stop.
+    pub fn wait(&mut self) {
+        self.signals.forever().next();
+    }
+
+    /// Ends what is served here, and reports. `publish` enters the last numbers.
+    pub fn end(self, publish: impl FnOnce()) -> Result<ExitCode, Failure> {
+        let Self { mut stats, segment, started, control, metrics, signals: _signals } = self;
+        drop((control, metrics));
+        publish();
+        stats.sample(&segment);
+        stats.report(&segment, started.elapsed())?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
