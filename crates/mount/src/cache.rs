@@ -199,7 +199,7 @@ impl Cache {
         let pages = request.offset / PAGE..end.div_ceil(PAGE);
         let skip = in_memory(request.offset - pages.start * PAGE);
         let missing = self.load(version, &pages, worker);
-        self.admission.note(version.object, pages.start);
+        self.admission.note(version.object, pages.start, pages.end - pages.start);
         if !missing.is_empty() && !self.read_missing(request, version, &pages, &missing, worker)? {
             return Ok(None);
         }
