@@ -1,7 +1,7 @@
 //! `ramfold ctl`: a disk or a mount that runs is asked, or told to do something.
 //!
-//! The command sends one line to the control socket of a server and prints what comes back. What the words mean is known
-//! there. Whatever has a control socket is asked in this way.
+//! The command sends one line to the control socket of a server and prints what comes back. What the words mean is
+//! known there. Whatever has a control socket is asked in this way.
 
 use crate::failure::Failure;
 use ramfold_budget::control::request::Named;
@@ -30,14 +30,14 @@ const COLUMNS: &[(Attribute, &[&str])] = &[
     (Attribute::BdStat, &["bd_count", "bd_reads", "bd_writes"]),
 ];
 
-/// Reads or writes an attribute of a disk or a mount that runs.
+/// Reads or writes an attribute of a disk or a mount that runs; a disk's by zram's names and in zram's formats.
 ///
-/// A disk's, by zram's names and in zram's formats. Read: backing_dev, bd_stat, block_state, debug_stat, initstate, io_stat, mm_stat. Read and written:
+/// Of a disk are read: backing_dev, bd_stat, block_state, debug_stat, initstate, io_stat, mm_stat. Read and written:
 /// comp_algorithm, compressed_writeback, disksize (after a reset), mem_limit, recomp_algorithm, writeback_batch_size,
 /// writeback_limit, writeback_limit_enable. Written: algorithm_params, compact, idle, mem_used_max, recompress, reset,
-/// writeback. A mount's. Read: stat. Read and written: compressor, max_compression_ratio, memlimit. Written: compact.
-/// Exit status: 0, 2 for wrong usage, a value that the attribute cannot have among it, 125 if it could not
-/// be done.
+/// writeback. Of a mount is read: stat. Read and written: compressor, max_compression_ratio, memlimit. Written:
+/// compact. Exit status: 0, 2 for wrong usage, a value that the attribute cannot have among it, 125 if it could not be
+/// done.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: ramfold ctl disk0 mm_stat
          ramfold ctl disk0 mem_limit 1G

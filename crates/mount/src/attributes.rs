@@ -1,6 +1,6 @@
 //! Attributes: what can be read and changed of a mount that runs.
 //!
-//! Names are knobs.md's. What is changed holds from then on: pages that are kept stay readable whatever compressed them.
+//! What is changed holds from then on: pages that are kept stay readable, whatever compressed them.
 
 use crate::cache::{Cache, Counts};
 use crate::mount::LEAST_MEMORY;
