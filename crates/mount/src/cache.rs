@@ -3,8 +3,8 @@
 //! A read looks at the version of its file, takes what the store has of that version, and reads the rest from the
 //! source in as few pieces as possible. If the file still has that version afterwards, and the version is settled, what
 //! was read is kept. If it has not, pages of two versions may have met, and the read begins anew; a file that changes
-//! all the time is read from the source alone, as its other readers do. A change through the mount has the pages of the
-//! file go before it is answered.
+//! all the time is read from the source alone, as its other readers do. A change through the mount has the pages that it
+//! may touch go before it is answered.
 //!
 //! Price of a read: one look at the file, two if the source is read. Guarantee: a read gives bytes that the source
 //! would have given at some moment during the read, and no older ones.
@@ -13,6 +13,7 @@ use crate::admission::Admission;
 use crate::known::{File, Files, Version};
 use crate::source::Reading;
 use crate::stamp::{Identity, Stamp};
+use crate::watch::{Told, Watch};
 use ramfold::{Key, PAGE_SIZE, Page, PoolId, PoolKind, Scratch, Store};
 use ramfold_budget::member::Member;
 use rustix::io::Errno;
@@ -21,6 +22,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// How often a read begins anew because the file changes under it.
@@ -59,6 +61,8 @@ pub struct Cache {
     pub counts: Counts,
     /// Bytes that the process may have.
     limit: AtomicU64,
+    /// How long a version takes to settle.
+    settled: Duration,
 }
 
 /// One thread's working memory.
@@ -99,14 +103,15 @@ pub struct Request<'a> {
 }
 
 impl Cache {
-    /// A cache in the store of this member, in a process that may have so many bytes, of so many files at most.
+    /// A cache in the store of this member, in a process that may have so many bytes, of so many files at most, whose
+    /// versions settle after so long.
     #[must_use]
-    pub fn new(member: Arc<Member>, limit: u64, most_files: usize) -> Self {
+    pub fn new(member: Arc<Member>, limit: u64, most_files: usize, settled: Duration) -> Self {
         let pool = member.store().create_pool(PoolKind::Ephemeral, None);
         let (files, admission) = (Files::new(pool, most_files), Admission::new());
         let (source, counts) = (Reading::default(), Counts::default());
         let limit = AtomicU64::new(limit);
-        Self { member, pool, files, source, admission, counts, limit }
+        Self { member, pool, files, source, admission, counts, limit, settled }
     }
 
     /// Bytes that the process may have.
@@ -152,9 +157,33 @@ impl Cache {
         self.files.file(identity, self.store())
     }
 
-    /// To be called when a change of the file has been made, before anybody is told so; also if it failed.
-    pub fn changed(&self, file: &File) {
-        self.files.changed(file, self.store());
+    /// Whether a version has settled.
+    #[must_use]
+    pub fn is_settled(&self, stamp: &Stamp) -> bool {
+        stamp.is_settled(self.settled)
+    }
+
+    /// What watches files that are changed through the mount, where that is to be had.
+    #[must_use]
+    pub fn watch(&self) -> Option<&Arc<Watch>> {
+        self.files.watch()
+    }
+
+    /// Changes the bytes of a file by `change`: those of `touched`, or any if that is not known. `told`: what is told of
+    /// the file, if it is watched. When this returns, nobody reads what was there before.
+    pub fn change<R>(
+        &self,
+        file: &File,
+        source: BorrowedFd,
+        told: Option<Arc<Told>>,
+        touched: Option<Range<u64>>,
+        change: impl FnOnce() -> R,
+    ) -> R {
+        let begun = self.files.begin(file, source, told, self.store());
+        let done = change();
+        let pages = touched.map(|bytes| bytes.start / PAGE..bytes.end.div_ceil(PAGE));
+        self.files.end(file, source, &begun, pages, self.store());
+        done
     }
 
     /// Gives `answer` the bytes that a request is for.
@@ -175,7 +204,7 @@ impl Cache {
         if !request.passing {
             for _ in 0..TRIES {
                 let stamp = Stamp::now(request.source)?;
-                let version = self.files.version(request.file, stamp, self.store());
+                let Some(version) = self.files.version(request.file, stamp, self.store()) else { break };
                 if let Some(bytes) = self.read_version(request, version, worker)? {
                     return Ok(bytes);
                 }
@@ -251,7 +280,7 @@ impl Cache {
             return Ok(false);
         }
         let count = missing.iter().map(ExactSizeIterator::len).sum::<usize>() as u64;
-        if !version.stamp.is_settled() {
+        if !self.is_settled(&version.stamp) && !request.file.is_watched() {
             self.counts.unsettled.fetch_add(count, Relaxed);
         } else if !self.admission.admits() {
             self.counts.passed_by.fetch_add(count, Relaxed);

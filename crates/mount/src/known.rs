@@ -5,11 +5,17 @@
 //! were used least lately go when there are too many. Guarantee: a page is kept only while its version is the one that
 //! is known, and goes with it.
 //!
-//! Lock order: the table, then a file's version, then the store's.
+//! A change through the mount makes another version. Of a file that is watched ([`crate::watch`]) the pages that the
+//! change does not touch go over to it, if nobody else has changed the file; of others all go.
+//!
+//! Lock order: the table, then a file's state, then the watch's, then the store's.
 
 use crate::stamp::{Identity, Stamp};
+use crate::watch::{Told, Watch};
 use ramfold::{PAGE_SIZE, PoolId, Store};
 use std::collections::HashMap;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -20,12 +26,49 @@ pub struct Version {
     pub object: u64,
     /// How the version was told from others.
     pub stamp: Stamp,
+    /// Changes through the mount so far: two of them may have given the same stamp.
+    changes: u64,
+}
+
+/// What is known of a file.
+#[derive(Debug, Default)]
+struct State {
+    version: Option<Version>,
+    /// What is told of it, while it is watched.
+    told: Option<Arc<Told>>,
+    /// Changes through the mount that are being made.
+    changing: u32,
+    /// Changes through the mount that have begun.
+    changes: u64,
+}
+
+impl State {
+    /// Whether all changes by others are known that are over by now.
+    fn is_told(&self, watch: Option<&Watch>) -> bool {
+        let (Some(told), Some(watch)) = (&self.told, watch) else { return false };
+        watch.look();
+        !told.has_changed()
+    }
+
+    /// Whether the pages that are known may be old, whatever the stamp says.
+    fn is_doubtful(&self, watch: Option<&Watch>) -> bool {
+        self.told.is_some() && !self.is_told(watch)
+    }
+}
+
+/// A change through the mount that has begun.
+#[derive(Debug)]
+#[must_use = "the file is being changed until the change is over"]
+pub struct Begun {
+    number: u64,
+    /// Nobody else had changed the file before.
+    is_alone: bool,
 }
 
 /// A regular file.
 #[derive(Debug, Default)]
 pub struct File {
-    version: RwLock<Option<Version>>,
+    state: RwLock<State>,
     /// When it was used last: the table's count of uses.
     used: AtomicU64,
 }
@@ -39,16 +82,23 @@ pub struct Files {
     /// The number of the next version.
     objects: AtomicU64,
     uses: AtomicU64,
+    watch: Option<Arc<Watch>>,
 }
 
 impl File {
     /// Locks what is known for who only reads. No thread panics while it has changed a half.
-    fn known(&self) -> RwLockReadGuard<'_, Option<Version>> {
-        self.version.read().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self) -> RwLockWriteGuard<'_, Option<Version>> {
-        self.version.write().unwrap_or_else(PoisonError::into_inner)
+    fn change(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether changes of the file are told.
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        self.known().told.as_ref().is_some_and(|told| !told.has_ended())
     }
 }
 
@@ -57,7 +107,13 @@ impl Files {
     #[must_use]
     pub fn new(pool: PoolId, most: usize) -> Self {
         let (objects, uses) = (AtomicU64::new(1), AtomicU64::new(0));
-        Self { table: Mutex::default(), most, pool, objects, uses }
+        Self { table: Mutex::default(), most, pool, objects, uses, watch: Watch::new() }
+    }
+
+    /// What watches files that are changed through the mount, where that is to be had.
+    #[must_use]
+    pub fn watch(&self) -> Option<&Arc<Watch>> {
+        self.watch.as_ref()
     }
 
     /// The file of this identity. Forgets files that nobody has open when there are too many.
@@ -96,38 +152,94 @@ impl Files {
         }
     }
 
-    /// The version with this stamp, which the file has now. Pages of another version go.
-    pub fn version(&self, file: &File, stamp: Stamp, store: &Store) -> Version {
-        if let Some(version) = file.known().filter(|version| version.stamp == stamp) {
-            return version;
-        }
-        let mut known = file.change();
-        match *known {
-            Some(version) if version.stamp == stamp => version,
-            _ => {
-                self.forget(&mut known, store);
-                let version = Version { object: self.objects.fetch_add(1, Relaxed), stamp };
-                *known = Some(version);
-                version
+    /// The version with this stamp, which the file has now. Pages of another version go. None while the file is being
+    /// changed through the mount: what it has then is nobody's version.
+    pub fn version(&self, file: &File, stamp: Stamp, store: &Store) -> Option<Version> {
+        let watch = self.watch.as_deref();
+        {
+            let known = file.known();
+            if known.changing > 0 {
+                return None;
+            }
+            if let Some(version) = known.version.filter(|version| version.stamp == stamp)
+                && !known.is_doubtful(watch)
+            {
+                return Some(version);
             }
         }
+        let mut known = file.change();
+        if known.changing > 0 {
+            return None;
+        }
+        if known.is_doubtful(watch) {
+            self.forget(&mut known, store);
+        }
+        match known.version {
+            Some(version) if version.stamp == stamp => {}
+            _ => self.forget(&mut known, store),
+        }
+        let changes = known.changes;
+        let new = || Version { object: self.objects.fetch_add(1, Relaxed), stamp, changes };
+        Some(*known.version.get_or_insert_with(new))
     }
 
-    /// The file has changed, or may have: its pages go. Whoever reads it later finds the version that it has then.
-    pub fn changed(&self, file: &File, store: &Store) {
-        self.forget(&mut file.change(), store);
+    /// A change through the mount begins. `told`: what is told of the file, if it is watched from now on.
+    pub fn begin(&self, file: &File, source: BorrowedFd, told: Option<Arc<Told>>, store: &Store) -> Begun {
+        let mut known = file.change();
+        if known.is_doubtful(self.watch.as_deref()) {
+            self.forget(&mut known, store);
+        }
+        known.changing += 1;
+        known.changes += 1;
+        if told.is_some() {
+            known.told = told;
+        }
+        let has_stamp = |version: Version| Stamp::now(source) == Ok(version.stamp);
+        let is_alone = known.changing == 1
+            && known.is_told(self.watch.as_deref())
+            && known.version.is_some_and(has_stamp);
+        Begun { number: known.changes, is_alone }
+    }
+
+    /// The change has been made, or has failed; nobody has been told yet. `touched`: the pages that it may have
+    /// changed, if that is known.
+    pub fn end(
+        &self,
+        file: &File,
+        source: BorrowedFd,
+        begun: &Begun,
+        touched: Option<Range<u64>>,
+        store: &Store,
+    ) {
+        let mut known = file.change();
+        known.changing -= 1;
+        let now = Stamp::now(source);
+        let is_alone =
+            begun.is_alone && known.changes == begun.number && known.is_told(self.watch.as_deref());
+        match (touched, now, known.version) {
+            (Some(touched), Ok(stamp), Some(version)) if is_alone => {
+                store.invalidate_range(self.pool, version.object, touched);
+                known.version = Some(Version { stamp, changes: begun.number, ..version });
+            }
+            _ => self.forget(&mut known, store),
+        }
     }
 
     /// Runs `keep` if this is still the version that is known; it goes on being that meanwhile.
     pub fn while_known(&self, file: &File, version: Version, keep: impl FnOnce()) {
         let known = file.known();
-        if *known == Some(version) {
+        if known.changing == 0 && known.version == Some(version) && !known.is_doubtful(self.watch.as_deref())
+        {
             keep();
         }
     }
 
-    fn forget(&self, known: &mut Option<Version>, store: &Store) {
-        if let Some(version) = known.take() {
+    /// The pages that are known go. What was told was of them: what is read from now on has it.
+    fn forget(&self, known: &mut State, store: &Store) {
+        if known.told.as_ref().is_some_and(|told| !told.forget()) {
+            known.told = None;
+        }
+        if let Some(version) = known.version.take() {
             let pages = version.stamp.size.div_ceil(PAGE_SIZE as u64);
             store.invalidate_range(self.pool, version.object, 0..pages);
         }

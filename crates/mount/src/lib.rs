@@ -22,3 +22,4 @@ mod source;
 pub mod stamp;
 mod sys;
 pub mod tree;
+pub mod watch;

@@ -6,6 +6,7 @@
 use crate::cache::Cache;
 use crate::fuse::Served;
 use crate::keeper::{LOOK, keep};
+use crate::stamp::SETTLED;
 use crate::tree::{Excluded, Tree};
 use fuser::{Config as Session, MountOption, SessionACL, SessionUnmounter};
 use glob::Pattern;
@@ -126,7 +127,7 @@ impl Mount {
         take_descriptors();
         let mut service = service(limit, store)?;
         let files = usize::try_from((limit / BYTES_A_FILE).max(LEAST_FILES)).unwrap_or(usize::MAX);
-        let cache = Arc::new(Cache::new(Arc::clone(service.member()), limit, files));
+        let cache = Arc::new(Cache::new(Arc::clone(service.member()), limit, files, SETTLED));
         let session = session(&source, &directory, read_only)?;
         let tree = Tree::new(directory, Arc::clone(&cache), Excluded::new(&source, exclude))
             .map_err(io::Error::from)?;

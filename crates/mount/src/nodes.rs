@@ -6,13 +6,14 @@
 //! lies on the device of the source; others have numbers from the upper half. Price: a descriptor a node.
 
 use crate::known::File;
-use crate::stamp::Identity;
+use crate::stamp::{Identity, Stamp};
+use crate::watch::Watched;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The number of the root of every mount.
 pub const ROOT: u64 = 1;
@@ -31,7 +32,9 @@ pub struct Node {
     /// What the cache knows of it, if it is a regular file.
     pub file: Option<Arc<File>>,
     /// The version whose pages the kernel may have, if that can be told from later ones.
-    pub held: Mutex<Option<crate::stamp::Stamp>>,
+    pub held: Mutex<Option<Stamp>>,
+    /// It is watched for changes by others, from its first change through the mount on. None: that is not to be had.
+    pub(crate) watched: OnceLock<Option<Watched>>,
 }
 
 impl Node {
@@ -80,6 +83,7 @@ impl Nodes {
             path,
             file: None,
             held: Mutex::default(),
+            watched: OnceLock::new(),
         });
         Self { table: Mutex::default(), dev: identity.dev, root }
     }
@@ -125,8 +129,8 @@ impl Nodes {
         // Another thread may have been quicker.
         let number = *numbers.entry(identity).or_insert_with(|| self.number(identity, nodes));
         let entry = nodes.entry(number).or_insert_with(|| {
-            let held = Mutex::default();
-            let node = Arc::new(Node { number, identity, kind, path, file, held });
+            let (held, watched) = (Mutex::default(), OnceLock::new());
+            let node = Arc::new(Node { number, identity, kind, path, file, held, watched });
             Entry { node, lookups: 0 }
         });
         entry.lookups += 1;

@@ -1,22 +1,24 @@
 //! Stamps: what tells one version of a file from the next.
 //!
-//! A file that is written to gets another time of change, which no program can set. Two writes within one tick of the
-//! clock may get the same, so a version that is younger than a tick may still change without a sign: it is unsettled,
-//! and nothing that was read of it is kept. Price: a system call a look. Guarantee: bytes that were read between two
-//! looks at the same settled stamp are the bytes of every later moment at which the file has that stamp.
+//! A file that is written to gets another time of change, which no program can set. But two writes within one tick of
+//! the clock may get the same, and the time is set when a write begins, not when it is over. So a version may still
+//! change without a sign while it is young: it is unsettled, and nothing that was read of it is kept. Price: a system
+//! call a look. Guarantee: bytes that were read between two looks at the same settled stamp are the bytes of every
+//! later moment at which the file has that stamp.
 //!
-//! What the guarantee rests on: the file system sets the time of change with each write. A program that writes to a
-//! shared mapping of the source itself, behind the mount, is seen when the kernel next has to make a page writable,
-//! which may be as late as its writeback.
+//! What the guarantee rests on: the file system sets the time of change with each write, and no write lasts longer than
+//! a version takes to settle. A program that writes to a shared mapping of the source itself, behind the mount, is seen
+//! when the kernel next has to make a page writable, which may be as late as its writeback.
 
 use rustix::fs::{AtFlags, Statx, StatxFlags, StatxTimestamp, statx};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
-/// Nanoseconds within which two writes may get the same time: two ticks of the slowest clock (100 Hz).
-const TICK: i128 = 20_000_000;
-/// The same for file systems that keep whole seconds, or two of them (FAT).
+/// How long a version takes to settle: a write that is throttled for want of memory, or that writes much, takes as long.
+pub const SETTLED: Duration = Duration::from_secs(5);
+/// Nanoseconds within which two writes may get the same time on file systems that keep whole seconds, or two (FAT).
 const COARSE_TICK: i128 = 2_500_000_000;
 const SECOND: i128 = 1_000_000_000;
 
@@ -84,17 +86,18 @@ impl Stamp {
         Self { size: told.stx_size, modified, changed }
     }
 
-    /// Whether every later write gets another stamp, as far as this machine's clock is the file system's.
+    /// Whether every later write gets another stamp, as far as this machine's clock is the file system's, and no write
+    /// lasts longer than so.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
+    pub fn is_settled(&self, after: Duration) -> bool {
         let now = clock_gettime(ClockId::Realtime);
-        self.is_settled_at(i128::from(now.tv_sec) * SECOND + i128::from(now.tv_nsec))
+        self.is_settled_at(i128::from(now.tv_sec) * SECOND + i128::from(now.tv_nsec), after)
     }
 
-    fn is_settled_at(&self, now: i128) -> bool {
+    fn is_settled_at(&self, now: i128, after: Duration) -> bool {
         let is_coarse = self.changed % SECOND == 0 && self.modified % SECOND == 0;
-        let tick = if is_coarse { COARSE_TICK } else { TICK };
-        self.changed + tick < now
+        let least = if is_coarse { COARSE_TICK } else { 0 };
+        self.changed + least.max(after.as_nanos().cast_signed()) < now
     }
 }
 
@@ -105,18 +108,19 @@ mod tests {
     #[test]
     fn a_version_settles_after_a_tick_of_its_file_system() {
         let stamp = |changed| Stamp { size: 1, modified: 5 * SECOND, changed };
+        let after = Duration::from_secs(1);
         let fine = stamp(7 * SECOND + 1);
-        assert!(!fine.is_settled_at(7 * SECOND + TICK) && fine.is_settled_at(7 * SECOND + 2 * TICK));
+        assert!(!fine.is_settled_at(8 * SECOND, after) && fine.is_settled_at(9 * SECOND, after));
         let coarse = stamp(7 * SECOND);
-        assert!(!coarse.is_settled_at(9 * SECOND) && coarse.is_settled_at(10 * SECOND));
-        assert!(!stamp(20 * SECOND + 1).is_settled_at(10 * SECOND), "what lies ahead is not settled");
+        assert!(!coarse.is_settled_at(9 * SECOND, after) && coarse.is_settled_at(10 * SECOND, after));
+        assert!(!stamp(20 * SECOND + 1).is_settled_at(10 * SECOND, after), "what lies ahead is not settled");
     }
 
     #[test]
     fn a_write_makes_another_version_of_the_same_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let before = look(file.as_file()).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(30));
+        std::thread::sleep(Duration::from_millis(30));
         std::fs::write(file.path(), "more").unwrap();
         let after = look(file.as_file()).unwrap();
         assert_eq!(Identity::of(&before), Identity::of(&after));

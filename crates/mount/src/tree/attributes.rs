@@ -77,14 +77,10 @@ impl Tree {
 
     fn set_size(&self, node: &Node, size: u64, handle: Option<u64>) -> Result<(), Errno> {
         let open = handle.and_then(|handle| self.open.get(handle)).filter(|open| open.is_writable());
-        let set = match open {
-            Some(open) => ftruncate(open.as_fd(), size),
-            None => Self::open_node(node, OFlags::WRONLY).and_then(|file| ftruncate(file, size)),
-        };
-        if let Some(file) = &node.file {
-            self.cache.changed(file);
-        }
-        set
+        let own = if open.is_none() { Some(Self::open_node(node, OFlags::WRONLY)?) } else { None };
+        let source = open.as_ref().map(|open| open.as_fd()).or(own.as_ref().map(AsFd::as_fd));
+        let source = source.ok_or(Errno::BADF)?;
+        self.alter(node, source, None, || ftruncate(source, size))
     }
 
     /// The file system that the source lies on.

@@ -1,7 +1,7 @@
 //! The bytes of files: opening, reading through the cache, and changing the source.
 //!
-//! A change is made in the source first; then the cache forgets the file, and only then is it answered, so whoever
-//! reads after a change that has returned reads what was written.
+//! A change is made in the source first; then the cache forgets what it may have touched, and only then is it answered,
+//! so whoever reads after a change that has returned reads what was written.
 
 use super::{Caller, Found, Tree, check};
 use crate::cache::Request;
@@ -9,11 +9,13 @@ use crate::nodes::Node;
 use crate::source::expect_no_order;
 use crate::stamp::Stamp;
 use crate::sys;
+use crate::watch::Watched;
 use rustix::fs::{
     CWD, FallocateFlags, Mode, OFlags, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, openat, seek,
 };
 use rustix::io::{Errno, dup, pwrite};
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
@@ -32,6 +34,7 @@ pub(super) struct Open {
     node: Arc<Node>,
     source: OwnedFd,
     writable: bool,
+    appends: bool,
     /// Its pages are not to be kept.
     passing: bool,
     /// It was written to since it was flushed.
@@ -95,10 +98,11 @@ impl Tree {
 
     fn opened(&self, node: Arc<Node>, source: OwnedFd, flags: OFlags) -> Result<Opened, Errno> {
         expect_no_order(source.as_fd());
-        let is_held = is_held(&node, Stamp::now(&source)?);
+        let is_held = self.is_held(&node, Stamp::now(&source)?);
         let (passing, written) = (self.excluded.has(&node), AtomicBool::new(false));
         let writable = flags & OFlags::ACCMODE != OFlags::RDONLY;
-        let handle = self.open.add(Open { node, source, writable, passing, written });
+        let appends = flags.contains(OFlags::APPEND);
+        let handle = self.open.add(Open { node, source, writable, appends, passing, written });
         Ok(Opened { handle, is_held })
     }
 
@@ -128,14 +132,27 @@ impl Tree {
         self.cache.read(&request, answer)
     }
 
-    /// Changes the bytes of an open file by `change`.
-    fn alter<R>(&self, open: &Open, change: impl FnOnce(&OwnedFd) -> Result<R, Errno>) -> Result<R, Errno> {
-        let done = change(&open.source);
-        open.written.store(true, Relaxed);
-        if let Some(file) = &open.node.file {
-            self.cache.changed(file);
-        }
-        done
+    /// Whether the kernel's pages are of this version. If not, it is about to drop them, and has pages of this one only.
+    fn is_held(&self, node: &Node, stamp: Stamp) -> bool {
+        let mut held = node.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Some(stamp).filter(|stamp| self.cache.is_settled(stamp));
+        let is_held = now.is_some() && *held == now;
+        *held = now;
+        is_held
+    }
+
+    /// Changes the bytes of a file by `change`: those of `touched`, or any if that is not known.
+    pub(super) fn alter<R>(
+        &self,
+        node: &Node,
+        source: BorrowedFd,
+        touched: Option<Range<u64>>,
+        change: impl FnOnce() -> R,
+    ) -> R {
+        let Some(file) = &node.file else { return change() };
+        let begin = || self.cache.watch().and_then(|watch| watch.begin(node, source));
+        let told = node.watched.get_or_init(begin).as_ref().map(Watched::told);
+        self.cache.change(file, source, told, touched, change)
     }
 
     /// Writes bytes; gives how many were written.
@@ -144,19 +161,10 @@ impl Tree {
     /// What the source answers, if none were.
     pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let open = self.file(handle)?;
-        self.alter(&open, |source| {
-            let mut done = 0;
-            while done < data.len() {
-                match pwrite(source, &data[done..], offset + done as u64) {
-                    Ok(0) => break,
-                    Ok(some) => done += some,
-                    Err(Errno::INTR) => {}
-                    Err(_) if done > 0 => break,
-                    Err(error) => return Err(error),
-                }
-            }
-            Ok(done)
-        })
+        open.written.store(true, Relaxed);
+        // What is appended goes to an end that others may have moved.
+        let touched = (!open.appends).then(|| offset..offset.saturating_add(data.len() as u64));
+        self.alter(&open.node, open.as_fd(), touched, || write_all(&open.source, offset, data))
     }
 
     /// Tells what a close would: errors that some file systems tell of writes only then.
@@ -186,7 +194,9 @@ impl Tree {
     /// What the source answers.
     pub fn allocate(&self, handle: u64, mode: u32, offset: u64, len: u64) -> Result<(), Errno> {
         let open = self.file(handle)?;
-        self.alter(&open, |source| fallocate(source, FallocateFlags::from_bits_retain(mode), offset, len))
+        open.written.store(true, Relaxed);
+        let mode = FallocateFlags::from_bits_retain(mode);
+        self.alter(&open.node, open.as_fd(), None, || fallocate(&open.source, mode, offset, len))
     }
 
     /// copy_file_range(2), within the source.
@@ -196,8 +206,9 @@ impl Tree {
     pub fn copy(&self, from: (u64, u64), to: (u64, u64), len: usize) -> Result<usize, Errno> {
         let (source, target) = (self.file(from.0)?, self.file(to.0)?);
         let (mut out, mut into) = (from.1, to.1);
-        self.alter(&target, |target| {
-            copy_file_range(&source.source, Some(&mut out), target, Some(&mut into), len)
+        target.written.store(true, Relaxed);
+        self.alter(&target.node, target.as_fd(), None, || {
+            copy_file_range(&source.source, Some(&mut out), &target.source, Some(&mut into), len)
         })
     }
 
@@ -210,11 +221,17 @@ impl Tree {
     }
 }
 
-/// Whether the kernel's pages are of this version. If not, it is about to drop them, and has pages of this one only.
-fn is_held(node: &Node, stamp: Stamp) -> bool {
-    let mut held = node.held.lock().unwrap_or_else(PoisonError::into_inner);
-    let now = Some(stamp).filter(Stamp::is_settled);
-    let is_held = now.is_some() && *held == now;
-    *held = now;
-    is_held
+/// Writes all, or as much as can be written.
+fn write_all(file: &OwnedFd, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < data.len() {
+        match pwrite(file, &data[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(some) => done += some,
+            Err(Errno::INTR) => {}
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
 }
