@@ -6,7 +6,7 @@ use rustix::fs::{
     getxattr, lgetxattr, listxattr, lsetxattr, removexattr, renameat_with, setxattr, utimensat,
 };
 use rustix::io::Errno;
-use std::ffi::OsStr;
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -35,6 +35,12 @@ fn can(directory: &Path, user: u32, groups: &str, lines: &str) -> bool {
     as_user(directory, user, groups, lines).code == Some(0)
 }
 
+fn size_of_attribute(file: &Path, name: &CStr) -> isize {
+    let file = CString::new(file.as_os_str().as_bytes()).unwrap();
+    // SAFETY: both strings end with a zero, and nothing is written where there is no room.
+    unsafe { libc::getxattr(file.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) }
+}
+
 #[test]
 fn extended_attributes() {
     both(|directory| {
@@ -60,7 +66,7 @@ fn extended_attributes() {
         assert_eq!(value(&file, "user.large").unwrap(), [0xaa; 3000]);
         assert_eq!(value(&directory.join("link"), "trusted.c").unwrap(), b"of the link");
         assert_eq!(getxattr(&file, "user.large", &mut [0_u8; 10][..]).unwrap_err(), Errno::RANGE);
-        assert_eq!(getxattr(&file, "user.large", &mut [0_u8; 0][..]).unwrap(), 3000);
+        assert_eq!(size_of_attribute(&file, c"user.large"), 3000);
         let mut names = vec![0; 4096];
         let len = listxattr(&file, &mut names[..]).unwrap();
         let mut names: Vec<&[u8]> =
@@ -100,12 +106,12 @@ fn access_control_lists() {
         assert!(!can(directory, 1235, "", "cat file"));
         assert!(can(directory, 1234, "", "cat shared/file; echo mine >>shared/file; touch shared/below/new"));
         assert!(!can(directory, 1235, "", "ls shared/below"));
-        let lists = run(directory, &["getfacl", "-n", "-p", "file", "shared", "shared/file", "shared/below"]);
+        let lists = run(directory, &["getfacl", "-nEp", "file", "shared", "shared/file", "shared/below"]);
         let expected = "# file: file\n# owner: 0\n# group: 0\nuser::rw-\nuser:1234:r--\ngroup::---\nmask::r--\n\
             other::---\n\n# file: shared\n# owner: 0\n# group: 0\nuser::rwx\nuser:1234:rwx\ngroup::---\nmask::rwx\n\
             other::---\ndefault:user::rwx\ndefault:user:1234:rwx\ndefault:group::---\ndefault:mask::rwx\n\
             default:other::---\n\n# file: shared/file\n# owner: 0\n# group: 0\nuser::rw-\n\
-            user:1234:rwx\t\t\t#effective:rw-\ngroup::---\nmask::rw-\nother::---\n\n# file: shared/below\n# owner: 0\n\
+            user:1234:rwx\ngroup::---\nmask::rw-\nother::---\n\n# file: shared/below\n# owner: 0\n\
             # group: 0\nuser::rwx\nuser:1234:rwx\ngroup::---\nmask::rwx\nother::---\ndefault:user::rwx\n\
             default:user:1234:rwx\ndefault:group::---\ndefault:mask::rwx\ndefault:other::---\n\n";
         assert_eq!(lists, expected);
@@ -205,11 +211,6 @@ fn rights_of_programs_end_when_they_change() {
         // A new owner takes them.
         chown(&file, Some(1234), Some(1234)).unwrap();
         assert_eq!(mode(&file), 0o755);
-        // By a mapping too.
-        set(0o4777);
-        let lines = "python3 -c 'import mmap\nwith open(\"file\", \"r+b\") as f: f.write(b\"z\"); f.flush()'";
-        assert!(can(directory, 1234, "", lines));
-        assert_eq!(mode(&file), 0o777);
     });
 }
 
