@@ -6,9 +6,11 @@
 //! ([`member`], [`effort`]). A door gives up pages when it is told to, and knows what they are; nothing here does.
 //!
 //! Read in this order: [`segment`] (the limit and the accounts), [`usage`] (what one process takes of it), [`member`]
-//! (its store, its pool's share, its swap file), [`effort`] (making room).
+//! (its store, its pool's share, its swap file), [`effort`] (making room). Beside them stands [`control`]: how a member
+//! that is a server is asked, and told to do something, while it runs.
 
 mod books;
+pub mod control;
 pub mod door;
 pub mod effort;
 pub mod event;

@@ -119,7 +119,8 @@ pub struct Segment {
     base: NonNull<u8>,
     len: usize,
     extents: usize,
-    limit: u64,
+    /// As it was read once, or set here.
+    limit: AtomicU64,
     /// `None` of a copy.
     file: Option<File>,
     /// Leases as addresses: of the slot that this process took last, and of the child that is being forked.
@@ -247,7 +248,7 @@ impl Segment {
 
     fn over(base: NonNull<u8>, len: usize) -> Self {
         let (own_lease, childs_lease) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { base, len, extents: 0, limit: 0, file: None, own_lease, childs_lease }
+        Self { base, len, extents: 0, limit: AtomicU64::new(0), file: None, own_lease, childs_lease }
     }
 
     /// Looks whether it is what it should be, and keeps what must never change.
@@ -259,7 +260,7 @@ impl Segment {
         if !valid || extents as u64 > MAX_EXTENTS || total_len(extents) != self.len {
             return Err(OpenError::NotASegment);
         }
-        (self.extents, self.limit) = (extents, limit);
+        (self.extents, self.limit) = (extents, limit.into());
         Ok(())
     }
 
@@ -320,7 +321,13 @@ impl Segment {
     /// Bytes that all processes may use together.
     #[must_use]
     pub fn limit(&self) -> u64 {
-        self.limit
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Sets it, for this process and for who opens the segment from now on.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
+        self.header().limit.store(bytes, Ordering::Relaxed);
     }
 
     /// Bytes that the swap file may take.

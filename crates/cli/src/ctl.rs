@@ -1,11 +1,12 @@
 //! `ramfold ctl`: a disk that runs is asked, or told to do something.
 //!
 //! The command sends one line to the disk's control socket and prints what comes back. What the words mean is known
-//! there, in ramfold-disk.
+//! there. Whatever has a control socket is asked in this way.
 
 use crate::failure::Failure;
+use ramfold_budget::control::request::Named;
+use ramfold_budget::control::{AskError, Refusal, Reply, ask};
 use ramfold_disk::attributes::request::Attribute;
-use ramfold_disk::control::{Answer, AskError, ask};
 use std::io::{self, ErrorKind, Read};
 use std::process::ExitCode;
 
@@ -63,21 +64,21 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let words = std::iter::once(&options.attribute).chain(&options.value);
     let line = words.map(String::as_str).collect::<Vec<_>>().join(" ");
     let what = format!("ctl {} {}", options.disk, options.attribute).escape_debug().to_string();
-    let mut answer = ask(&options.disk, &line).map_err(|error| failure(&what, &error))?;
+    let mut reply = ask(&options.disk, &line).map_err(|error| failure(&what, &error))?;
     let unheard = |error: io::Error| Failure::failed(format!("{what}: {error} (the answer is not complete)"));
     if options.json && options.value.is_empty() {
         let mut text = String::new();
-        answer.read_to_string(&mut text).map_err(unheard)?;
+        reply.read_to_string(&mut text).map_err(unheard)?;
         println!("{}", json(&options.attribute, &text));
         return Ok(ExitCode::SUCCESS);
     }
-    copy(&mut answer).map_err(unheard)?;
+    copy(&mut reply).map_err(unheard)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// A reader that closed the pipe has seen enough.
-fn copy(answer: &mut Answer) -> io::Result<()> {
-    match io::copy(answer, &mut io::stdout().lock()) {
+fn copy(reply: &mut Reply) -> io::Result<()> {
+    match io::copy(reply, &mut io::stdout().lock()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
     }
@@ -86,8 +87,8 @@ fn copy(answer: &mut Answer) -> io::Result<()> {
 fn failure(what: &str, error: &AskError) -> Failure {
     let message = format!("{what}: {error}");
     match error {
-        AskError::Wrong(_) => Failure::usage(message),
-        AskError::Name(_) | AskError::Failed(_) | AskError::Io(_) => Failure::failed(message),
+        AskError::Refused(Refusal::Wrong(_)) => Failure::usage(message),
+        _ => Failure::failed(message),
     }
 }
 

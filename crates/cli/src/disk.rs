@@ -8,8 +8,8 @@ use crate::run::stats::Stats;
 use crate::{names, size};
 use ramfold::tier::open_swap;
 use ramfold::{Config, PAGE_SIZE};
+use ramfold_budget::control::{Control, NameError, Socket};
 use ramfold_disk::attributes::Attributes;
-use ramfold_disk::control::{Control, NameError, Socket};
 use ramfold_disk::nbd::{Listener, Server};
 use ramfold_disk::volume::{LEAST_MEMORY, Settings, Volume};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -140,7 +140,7 @@ impl Options {
 
     /// The control socket. A disk that was given no name does without where there is no place for it.
     fn socket(&self) -> Result<Option<Socket>, Failure> {
-        match (Socket::bind(self.name.as_deref()), &self.name) {
+        match (Socket::bind(self.name.as_deref(), NAME), &self.name) {
             (Ok(socket), _) => Ok(Some(socket)),
             (Err(error @ NameError::NotAName(_)), _) => Err(Failure::usage(format!("--name: {error}"))),
             (Err(error), Some(name)) => Err(Failure::failed(format!("--name {name}: {error}"))),

@@ -9,6 +9,7 @@ mod html;
 mod inspect;
 mod live;
 mod manners;
+mod mount;
 mod names;
 mod output;
 mod replay;
@@ -33,6 +34,7 @@ struct Cli {
 enum Command {
     Run(run::Options),
     Disk(disk::Options),
+    Mount(mount::Options),
     Ctl(ctl::Options),
     Top(top::Options),
     #[command(subcommand)]
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
     let done = match Cli::try_parse() {
         Ok(Cli { command: Command::Run(options) }) => run::run(&options),
         Ok(Cli { command: Command::Disk(options) }) => disk::run(&options),
+        Ok(Cli { command: Command::Mount(options) }) => mount::run(&options),
         Ok(Cli { command: Command::Ctl(options) }) => ctl::run(&options),
         Ok(Cli { command: Command::Top(options) }) => top::run(&options),
         Ok(Cli { command: Command::Bench(command) }) => bench::run(&command),

@@ -141,9 +141,9 @@ fn what_is_wrong_is_told_in_one_line() {
         (&["disk0", "comp_algorithm", "zip"], 125, "zip"),
         (&["disk0", "writeback", "type=idle"], 125, "--backing-dev"),
         (&["disk0", "disksize", "1G"], 125, "reset it first"),
-        (&["disk7", "mm_stat"], 125, "no disk disk7 runs"),
+        (&["disk7", "mm_stat"], 125, "nothing runs under the name disk7"),
         (&["../disk0", "mm_stat"], 125, "No such file"),
-        (&[".", "mm_stat"], 125, "no name of a disk"),
+        (&[".", "mm_stat"], 125, "is no name"),
     ] {
         place.fails(arguments, code, part);
     }
@@ -166,13 +166,13 @@ fn disks_have_names_and_the_dead_leave_none() {
     };
     let outcome = taken("disk1");
     assert_eq!(outcome.code, Some(125));
-    assert!(one_line(&outcome.stderr).contains("another disk has the name disk1"), "{}", outcome.stderr);
+    assert!(one_line(&outcome.stderr).contains("the name disk1 is taken"), "{}", outcome.stderr);
     let outcome = taken("../x");
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
     // Killed: its socket stays until somebody asks, or the next one comes.
     drop(first);
     assert!(place.socket("disk0").exists());
-    place.fails(&["disk0", "initstate"], 125, "no disk disk0 runs");
+    place.fails(&["disk0", "initstate"], 125, "nothing runs under the name disk0");
     assert!(!place.socket("disk0").exists());
     drop(second);
     let third = Disk::start(&place, 2, &[]);

@@ -18,7 +18,8 @@ use crate::backing::Backing;
 use crate::face::Disk;
 use crate::volume::{LEAST_MEMORY, Volume};
 use compressors::Compressors;
-use request::{Attribute, Setting};
+use ramfold_budget::control::{Answer, Answers, Refusal};
+use request::{Attribute, Request, Setting};
 use std::io::{self, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,6 +66,12 @@ pub enum AttributeError {
     /// pages are compressed in the backing in any case
     #[error("pages are compressed and encrypted in the backing in any case")]
     Compressed,
+}
+
+impl From<AttributeError> for Refusal {
+    fn from(error: AttributeError) -> Self {
+        Self::Failed(error.to_string())
+    }
 }
 
 /// The attributes of a disk.
@@ -220,5 +227,14 @@ impl Attributes {
 
     fn backing(&self) -> Result<&Backing, AttributeError> {
         self.disk.backing().ok_or(AttributeError::NoBacking)
+    }
+}
+
+impl Answers for Attributes {
+    fn answer(&self, line: &[u8]) -> Result<Answer<'_>, Refusal> {
+        match Request::parse(line)? {
+            Request::Show(attribute) => Ok(Answer::written(move |out| self.show(attribute, out))),
+            Request::Set(setting) => Ok(self.set(setting).map(|()| Answer::done())?),
+        }
     }
 }

@@ -2,13 +2,12 @@
 //!
 //! [`face`] is the line between the two halves: what a disk can do, whoever asks. Above it lie the protocols
 //! ([`nbd`]); they know requests and no pages. Below it lies the disk ([`volume`], `pages`); it knows pages and no
-//! protocol. Beside the protocols, [`attributes`] are what can be read and changed while it runs, and [`control`] is
-//! the socket for that.
+//! protocol. Beside the protocols, [`attributes`] are what can be read and changed while it runs, by the socket of
+//! [`ramfold_budget::control`].
 
 mod ages;
 pub mod attributes;
 pub mod backing;
-pub mod control;
 mod counts;
 pub mod face;
 mod keeper;

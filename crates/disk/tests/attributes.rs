@@ -1,7 +1,7 @@
 //! The attributes of a disk: zram's words, zram's columns, and what they do.
 
 use ramfold::{Config, PAGE_SIZE};
-use ramfold_disk::attributes::request::{Attribute, Request};
+use ramfold_disk::attributes::request::{Attribute, Named, Request};
 use ramfold_disk::attributes::{AttributeError, Attributes};
 use ramfold_disk::face::{Disk, DiskError};
 use ramfold_disk::volume::{Settings, Volume};

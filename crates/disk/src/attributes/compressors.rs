@@ -7,6 +7,7 @@ use super::AttributeError;
 use super::request::{Algorithm, PRIORITIES};
 use ramfold::codec::NAMES;
 use ramfold::{Compressor, ConfigError, Store};
+use ramfold_budget::control::values::{choice, without_level};
 
 /// Names with levels, by priority; 0 is the first.
 #[derive(Debug)]
@@ -16,11 +17,6 @@ impl From<ConfigError> for AttributeError {
     fn from(error: ConfigError) -> Self {
         Self::Compressor(error.to_string())
     }
-}
-
-/// The name without the level.
-fn bare(name: &str) -> &str {
-    name.split(':').next().unwrap_or(name)
 }
 
 impl Compressors {
@@ -55,7 +51,7 @@ impl Compressors {
         level: i32,
     ) -> Result<(), AttributeError> {
         let priority = self.find(algorithm).ok_or(AttributeError::NoAlgorithm)?;
-        let name = self.0[priority].as_deref().map(bare).ok_or(AttributeError::NoAlgorithm)?;
+        let name = self.0[priority].as_deref().map(without_level).ok_or(AttributeError::NoAlgorithm)?;
         let name = format!("{name}:{level}");
         if priority == 0 { self.set_first(store, name) } else { self.set_other(store, priority, name) }
     }
@@ -79,7 +75,9 @@ impl Compressors {
             Algorithm::Priority(priority) => Some(*priority),
             Algorithm::Name(wanted) => {
                 let has = |priority: &usize| {
-                    self.0[*priority].as_deref().is_some_and(|name| name == wanted || bare(name) == wanted)
+                    self.0[*priority]
+                        .as_deref()
+                        .is_some_and(|name| name == wanted || without_level(name) == wanted)
                 };
                 PRIORITIES.chain([0]).find(has)
             }
@@ -98,10 +96,7 @@ impl Compressors {
     }
 
     fn show(&self, priority: usize) -> String {
-        let chosen = self.0[priority].as_deref().unwrap_or_default();
-        let show =
-            |name: &&str| if *name == bare(chosen) { format!("[{chosen}]") } else { (*name).to_owned() };
-        NAMES.iter().map(show).collect::<Vec<_>>().join(" ")
+        choice(NAMES, self.0[priority].as_deref().unwrap_or_default())
     }
 }
 

@@ -3,74 +3,41 @@
 //! `ATTRIBUTE` reads, `ATTRIBUTE VALUE` writes; the words are zram's. What is malformed, out of its range or said twice
 //! is told, and nothing of the line has taken place. Any bytes are safe to parse.
 
+use ramfold_budget::control::request::parse;
+pub use ramfold_budget::control::request::{MOST_BYTES, Named, RequestError};
+use ramfold_budget::control::values::{number, once, pairs, size, switch, trigger};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The longest line.
-pub const MOST_BYTES: usize = 4096;
 /// Compressors beside the first that a disk can have.
 pub const PRIORITIES: RangeInclusive<usize> = 1..=3;
 
-macro_rules! attributes {
-    ($($variant:ident = $name:literal $access:ident,)+) => {
-        /// Something that can be read or written of a disk that runs.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "the names are zram's")]
-        pub enum Attribute {
-            $($variant,)+
-        }
-
-        impl Attribute {
-            /// All of them.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
-
-            /// Its name.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)+
-                }
-            }
-
-            fn access(self) -> Access {
-                match self {
-                    $(Self::$variant => Access::$access,)+
-                }
-            }
-        }
-    };
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
-    Read,
-    Write,
-    Both,
-}
-
-attributes! {
-    AlgorithmParams = "algorithm_params" Write,
-    BackingDev = "backing_dev" Read,
-    BdStat = "bd_stat" Read,
-    BlockState = "block_state" Read,
-    CompAlgorithm = "comp_algorithm" Both,
-    Compact = "compact" Write,
-    CompressedWriteback = "compressed_writeback" Both,
-    DebugStat = "debug_stat" Read,
-    Disksize = "disksize" Both,
-    Idle = "idle" Write,
-    Initstate = "initstate" Read,
-    IoStat = "io_stat" Read,
-    MemLimit = "mem_limit" Both,
-    MemUsedMax = "mem_used_max" Write,
-    MmStat = "mm_stat" Read,
-    RecompAlgorithm = "recomp_algorithm" Both,
-    Recompress = "recompress" Write,
-    Reset = "reset" Write,
-    Writeback = "writeback" Write,
-    WritebackBatchSize = "writeback_batch_size" Both,
-    WritebackLimit = "writeback_limit" Both,
-    WritebackLimitEnable = "writeback_limit_enable" Both,
+ramfold_budget::attributes! {
+    /// Something that can be read or written of a disk that runs, by zram's names.
+    pub enum Attribute {
+        AlgorithmParams = "algorithm_params" Write,
+        BackingDev = "backing_dev" Read,
+        BdStat = "bd_stat" Read,
+        BlockState = "block_state" Read,
+        CompAlgorithm = "comp_algorithm" Both,
+        Compact = "compact" Write,
+        CompressedWriteback = "compressed_writeback" Both,
+        DebugStat = "debug_stat" Read,
+        Disksize = "disksize" Both,
+        Idle = "idle" Write,
+        Initstate = "initstate" Read,
+        IoStat = "io_stat" Read,
+        MemLimit = "mem_limit" Both,
+        MemUsedMax = "mem_used_max" Write,
+        MmStat = "mm_stat" Read,
+        RecompAlgorithm = "recomp_algorithm" Both,
+        Recompress = "recompress" Write,
+        Reset = "reset" Write,
+        Writeback = "writeback" Write,
+        WritebackBatchSize = "writeback_batch_size" Both,
+        WritebackLimit = "writeback_limit" Both,
+        WritebackLimitEnable = "writeback_limit_enable" Both,
+    }
 }
 
 /// What is asked for.
@@ -157,50 +124,15 @@ pub enum Chosen {
     Pages(RangeInclusive<u64>),
 }
 
-/// Why a line is no request.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RequestError {
-    /// the line is too long, or no text
-    #[error("the line is longer than {MOST_BYTES} bytes, or no text")]
-    NoText,
-    /// there is no such attribute
-    #[error("there is no attribute \"{0}\" (see ramfold ctl --help)")]
-    Unknown(String),
-    /// the attribute can only be read
-    #[error("{0} can only be read (leave the value out)")]
-    ReadOnly(&'static str),
-    /// the attribute can only be written
-    #[error("{0} can only be written (give a value)")]
-    WriteOnly(&'static str),
-    /// the value is none that the attribute can have
-    #[error("{attribute} cannot be \"{value}\" ({hint})")]
-    Value {
-        /// Its name.
-        attribute: &'static str,
-        /// As it was given.
-        value: String,
-        /// What it can be.
-        hint: &'static str,
-    },
-}
-
 impl Request {
     /// Understands a line, without its end.
     ///
     /// # Errors
     /// [`RequestError`].
     pub fn parse(line: &[u8]) -> Result<Self, RequestError> {
-        let text = std::str::from_utf8(line).ok().filter(|text| text.len() <= MOST_BYTES);
-        let text = text.filter(|text| !text.chars().any(|c| c.is_control() && c != '\t'));
-        let text = text.ok_or(RequestError::NoText)?.trim();
-        let (name, value) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-        let named = Attribute::ALL.iter().find(|attribute| attribute.name() == name);
-        let attribute = *named.ok_or_else(|| RequestError::Unknown(name.to_owned()))?;
-        match (value.trim(), attribute.access()) {
-            ("", Access::Write) => Err(RequestError::WriteOnly(attribute.name())),
-            ("", _) => Ok(Self::Show(attribute)),
-            (_, Access::Read) => Err(RequestError::ReadOnly(attribute.name())),
-            (value, _) => setting(attribute, value).map(Self::Set),
+        match parse(line)? {
+            (attribute, None) => Ok(Self::Show(attribute)),
+            (attribute, Some(value)) => setting(attribute, value).map(Self::Set),
         }
     }
 }
@@ -210,7 +142,7 @@ fn setting(attribute: Attribute, value: &str) -> Result<Setting, RequestError> {
     let (setting, hint) = match attribute {
         Attribute::AlgorithmParams => (algorithm_params(value), "priority=0 to 3 or algo=NAME, and level=N"),
         Attribute::CompAlgorithm => (Some(Setting::CompAlgorithm(value.to_owned())), ""),
-        Attribute::Compact => (one(value).map(|()| Setting::Compact), "1"),
+        Attribute::Compact => (trigger(value).map(|()| Setting::Compact), "1"),
         Attribute::CompressedWriteback => (switch(value).map(Setting::CompressedWriteback), "0 or 1"),
         Attribute::Disksize => (size(value).map(Setting::Disksize), "bytes, or a size such as 512M"),
         Attribute::Idle => (idle(value).map(Setting::Idle), "all, or an age in seconds"),
@@ -223,7 +155,7 @@ fn setting(attribute: Attribute, value: &str) -> Result<Setting, RequestError> {
             let hint = "type=idle, huge or huge_idle, threshold=BYTES, max_pages=N, priority=1 to 3";
             (recompress(value).map(Setting::Recompress), hint)
         }
-        Attribute::Reset => (one(value).map(|()| Setting::Reset), "1"),
+        Attribute::Reset => (trigger(value).map(|()| Setting::Reset), "1"),
         Attribute::Writeback => {
             let hint = "type=huge, idle, huge_idle or incompressible, page_index=N, page_indexes=LOW-HIGH";
             (writeback(value).map(Setting::Writeback), hint)
@@ -239,34 +171,7 @@ fn setting(attribute: Attribute, value: &str) -> Result<Setting, RequestError> {
         | Attribute::IoStat
         | Attribute::MmStat => return Err(RequestError::ReadOnly(attribute.name())),
     };
-    let wrong = || RequestError::Value { attribute: attribute.name(), value: value.to_owned(), hint };
-    setting.ok_or_else(wrong)
-}
-
-/// Digits alone: no sign, no blank.
-fn number(text: &str) -> Option<u64> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
-}
-
-/// A number of bytes, with K, M, G or T for powers of 1024.
-fn size(text: &str) -> Option<u64> {
-    let units = ["kK", "mM", "gG", "tT"];
-    let unit = units.iter().zip(1..).find(|(letters, _)| text.ends_with(|c| letters.contains(c)));
-    let (digits, shift) = unit.map_or((text, 0), |(_, power)| (&text[..text.len() - 1], 10 * power));
-    number(digits)?.checked_mul(1 << shift)
-}
-
-fn switch(text: &str) -> Option<bool> {
-    match text {
-        "0" => Some(false),
-        "1" => Some(true),
-        _ => None,
-    }
-}
-
-/// What zram takes for "do it".
-fn one(text: &str) -> Option<()> {
-    number(text).filter(|number| *number > 0).map(drop)
+    setting.ok_or_else(|| RequestError::value(attribute, value, hint))
 }
 
 fn batch(text: &str) -> Option<usize> {
@@ -281,23 +186,9 @@ fn priority(text: &str) -> Option<usize> {
     usize::try_from(number(text)?).ok().filter(|priority| PRIORITIES.contains(priority))
 }
 
-/// Sets what was not set before.
-fn once<T>(slot: &mut Option<T>, value: Option<T>) -> Option<()> {
-    match value {
-        Some(value) if slot.is_none() => *slot = Some(value),
-        _ => return None,
-    }
-    Some(())
-}
-
-/// The words of a value, each `key=value`.
-fn words(text: &str) -> impl Iterator<Item = Option<(&str, &str)>> {
-    text.split_whitespace().map(|word| word.split_once('=').filter(|(_, value)| !value.is_empty()))
-}
-
 fn algorithm_params(text: &str) -> Option<Setting> {
     let (mut algorithm, mut level) = (None, None);
-    for word in words(text) {
+    for word in pairs(text) {
         match word? {
             ("priority", "0") => once(&mut algorithm, Some(Algorithm::Priority(0)))?,
             ("priority", value) => once(&mut algorithm, priority(value).map(Algorithm::Priority))?,
@@ -311,7 +202,7 @@ fn algorithm_params(text: &str) -> Option<Setting> {
 
 fn recomp_algorithm(text: &str) -> Option<Setting> {
     let (mut name, mut rank) = (None, None);
-    for word in words(text) {
+    for word in pairs(text) {
         match word? {
             ("algo", value) => once(&mut name, Some(value.to_owned()))?,
             ("priority", value) => once(&mut rank, priority(value))?,
@@ -323,7 +214,7 @@ fn recomp_algorithm(text: &str) -> Option<Setting> {
 
 fn recompress(text: &str) -> Option<Recompress> {
     let (mut kind, mut threshold, mut max_pages, mut algorithm) = (None, None, None, None);
-    for word in words(text) {
+    for word in pairs(text) {
         match word? {
             ("type", "idle") => once(&mut kind, Some(Kind::Idle))?,
             ("type", "huge") => once(&mut kind, Some(Kind::Huge))?,

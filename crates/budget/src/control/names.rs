@@ -1,4 +1,4 @@
-//! Names: where the control socket of a disk is.
+//! Names: where the control socket of a server is.
 //!
 //! Sockets lie as `NAME.ctl` in a directory of their owner: `ramfold` in `$XDG_RUNTIME_DIR`, or `/run/ramfold` for
 //! root where that is not set. Nobody else can write there, and only the owner can connect. Whoever makes or takes
@@ -16,16 +16,14 @@ use std::path::{Path, PathBuf};
 
 /// How a socket's file ends.
 const SUFFIX: &str = "ctl";
-/// Disks without a name of their own are `disk0`, `disk1` and so on.
-const UNNAMED: &str = "disk";
-/// Disks that are looked at for a free number.
-const MOST_DISKS: usize = 4096;
+/// Servers of a kind that are looked at for a free number.
+const MOST_UNNAMED: usize = 4096;
 
 /// Why there is no such socket.
 #[derive(Debug, thiserror::Error)]
 pub enum NameError {
     /// it is no name
-    #[error("\"{0}\" is no name of a disk (use up to 64 letters, digits, and . _ - after the first)")]
+    #[error("\"{0}\" is no name (use up to 64 letters, digits, and . _ - after the first)")]
     NotAName(String),
     /// no directory for sockets
     #[error("there is no directory for control sockets (set XDG_RUNTIME_DIR)")]
@@ -33,12 +31,12 @@ pub enum NameError {
     /// the directory is somebody else's
     #[error("{} can be written by others (make it yours, mode 0700)", .0.display())]
     NotOwned(PathBuf),
-    /// another disk has this name
-    #[error("another disk has the name {0} (choose another)")]
+    /// another server has this name
+    #[error("the name {0} is taken (choose another)")]
     InUse(String),
-    /// no disk runs under this name
-    #[error("no disk {0} runs (see \"ramfold disk --help\")")]
-    NoDisk(String),
+    /// no server has this name
+    #[error("nothing runs under the name {0} (see \"ramfold --help\")")]
+    Nobody(String),
     /// the system refuses it
     #[error("{}: {why}", path.display())]
     Io {
@@ -63,31 +61,36 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// A socket for a disk of this name, or of the first that is free.
+    /// A socket for a server of this name, or of the first that is free: those of kind `disk` are then `disk0`,
+    /// `disk1` and so on. A name is of one server, of whatever kind.
     ///
     /// # Errors
     /// [`NameError`].
-    pub fn bind(name: Option<&str>) -> Result<Self, NameError> {
+    pub fn bind(name: Option<&str>, kind: &str) -> Result<Self, NameError> {
         let name = name.map(checked).transpose()?;
-        let directory = own_directory()?;
-        let _lock = lock(&directory)?;
-        remove_dead(&directory);
-        let is_free = |name: &str| !file(&directory, name).exists();
+        Self::bind_in(&own_directory()?, name, kind)
+    }
+
+    /// The same, in this directory; the name is checked.
+    pub(super) fn bind_in(directory: &Path, name: Option<&str>, kind: &str) -> Result<Self, NameError> {
+        let _lock = lock(directory)?;
+        remove_dead(directory);
+        let is_free = |name: &str| !file(directory, name).exists();
         let name = match name {
             Some(name) if !is_free(name) => return Err(NameError::InUse(name.to_owned())),
             Some(name) => name.to_owned(),
             None => {
-                let mut unnamed = (0..MOST_DISKS).map(|number| format!("{UNNAMED}{number}"));
-                unnamed.find(|name| is_free(name)).ok_or_else(|| NameError::InUse(UNNAMED.to_owned()))?
+                let mut unnamed = (0..MOST_UNNAMED).map(|number| format!("{kind}{number}"));
+                unnamed.find(|name| is_free(name)).ok_or_else(|| NameError::InUse(kind.to_owned()))?
             }
         };
-        let path = file(&directory, &name);
+        let path = file(directory, &name);
         let listener = UnixListener::bind(&path).map_err(at(&path))?;
         fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(at(&path))?;
         Ok(Self { listener, path, name })
     }
 
-    /// The disk's name.
+    /// The server's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -104,21 +107,21 @@ impl Drop for Socket {
     }
 }
 
-/// A connection to the disk of this name, or at this socket.
-pub(super) fn connect(disk: &str) -> Result<UnixStream, NameError> {
-    if disk.contains('/') {
-        return UnixStream::connect(disk).map_err(at(Path::new(disk)));
+/// A connection to the server of this name, or at this socket.
+pub(super) fn connect(server: &str) -> Result<UnixStream, NameError> {
+    if server.contains('/') {
+        return UnixStream::connect(server).map_err(at(Path::new(server)));
     }
-    let path = file(&place()?, checked(disk)?);
+    let path = file(&place()?, checked(server)?);
     UnixStream::connect(&path).map_err(|why| match why.kind() {
-        ErrorKind::NotFound => NameError::NoDisk(disk.to_owned()),
+        ErrorKind::NotFound => NameError::Nobody(server.to_owned()),
         ErrorKind::ConnectionRefused => {
             if let Some(directory) = path.parent()
                 && let Ok(_lock) = lock(directory)
             {
                 remove_if_dead(&path);
             }
-            NameError::NoDisk(disk.to_owned())
+            NameError::Nobody(server.to_owned())
         }
         _ => NameError::Io { path, why },
     })
@@ -184,6 +187,18 @@ fn remove_if_dead(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_kind_has_numbers_and_a_name_is_taken_once() {
+        let place = tempfile::tempdir().unwrap();
+        let bind = |name, kind| Socket::bind_in(place.path(), name, kind);
+        let disk = bind(None, "disk").unwrap();
+        let mounts = [(); 2].map(|()| bind(None, "mount").unwrap());
+        assert_eq!([&disk, &mounts[0], &mounts[1]].map(Socket::name), ["disk0", "mount0", "mount1"]);
+        assert!(matches!(bind(Some("disk0"), "mount"), Err(NameError::InUse(_))));
+        drop(mounts);
+        assert_eq!(bind(None, "mount").unwrap().name(), "mount0");
+    }
 
     #[test]
     fn a_name_is_no_path() {

@@ -1,0 +1,148 @@
+//! `ramfold mount`: a directory on slow storage, with a compressed cache in front of it.
+//!
+//! The command mounts, says so, and serves until the mount ends. The file system is in ramfold-mount.
+
+use crate::failure::{Failure, say};
+use crate::run::metrics::{Address, Metrics};
+use crate::run::stats::Stats;
+use crate::{names, size};
+use glob::Pattern;
+use ramfold::Config;
+use ramfold_mount::mount::{LEAST_MEMORY, Mount, MountError, Settings};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Shows a directory at another place, and keeps what is read of its files in compressed memory.
+///
+/// For directories on slow storage: what was read once is read from memory, as long as it fits, compressed, into -m.
+/// The kernel's own file cache works in front of it as ever. Changes go to the source at once, and changes of files
+/// that are made there by others are seen by the next read. As root the mount is for all users, with the source's
+/// permissions; else for who mounts it. SIGTERM, Ctrl-C and `fusermount3 -u MOUNTPOINT` end it, and `ramfold ctl`
+/// reads and changes what it does. Exit status: 0, 2 for wrong usage, 125 if ramfold failed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: ramfold mount /net/data ~/data -m 2G --exclude '*.mp4'")]
+pub struct Options {
+    /// The directory to show
+    #[arg(value_name = "SOURCE")]
+    pub source: PathBuf,
+
+    /// Where to show it: an empty directory, or SOURCE itself
+    #[arg(value_name = "MOUNTPOINT")]
+    pub at: PathBuf,
+
+    /// Most memory that ramfold may take: 512M, 1.5G or a number of bytes
+    #[arg(short, long = "memory", value_name = "SIZE", value_parser = size::parse)]
+    pub memory: u64,
+
+    /// Do not keep pages of such files; a pattern with a slash is for paths below SOURCE. May be given more than once
+    #[arg(long, value_name = "GLOB", value_parser = pattern)]
+    pub exclude: Vec<Pattern>,
+
+    /// Allow no changes through the mount
+    #[arg(long)]
+    pub read_only: bool,
+
+    /// Take away a mount at MOUNTPOINT whose server has ended
+    #[arg(long)]
+    pub replace: bool,
+
+    /// What `ramfold ctl` calls the mount; by default mount0, or the next number that is free
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// Compressor, with a level if it has levels: lz4, lz4hc:9, zstd:-1, deflate:6, lzo-rle
+    #[arg(long, value_name = "NAME[:LEVEL]", default_value = "zstd:1", value_parser = names::compressor)]
+    pub compressor: String,
+
+    /// Allocator of the compressed pages: zsmalloc, zbud or xvmalloc
+    #[arg(long, value_name = "NAME", default_value = "zsmalloc", value_parser = names::zpool)]
+    pub zpool: String,
+
+    /// Do not keep a page that compresses to more than this share of itself
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub max_compression_ratio: u8,
+
+    /// At the end write one JSON object to FILE, or a short table to stderr ("-")
+    #[arg(long, value_name = "FILE|-")]
+    pub stats: Option<PathBuf>,
+
+    /// Serve the mount's numbers for Prometheus while it lasts: 127.0.0.1:9100, or unix:PATH for a socket
+    #[arg(long, value_name = "ADDR:PORT|unix:PATH", value_parser = Address::parse)]
+    pub metrics: Option<Address>,
+}
+
+fn pattern(text: &str) -> Result<Pattern, String> {
+    Pattern::new(text).map_err(|error| format!("it is no pattern: {error}"))
+}
+
+impl Options {
+    fn settings(&self) -> Result<Settings, Failure> {
+        if self.memory < LEAST_MEMORY {
+            let least = size::display(LEAST_MEMORY);
+            return Err(Failure::usage(format!(
+                "-m {}: too small to work in (give at least {least})",
+                self.memory
+            )));
+        }
+        let store = Config {
+            compressor: self.compressor.clone(),
+            zpool: self.zpool.clone(),
+            max_compression_ratio: self.max_compression_ratio,
+            ..Config::default()
+        };
+        Ok(Settings {
+            source: self.source.clone(),
+            at: self.at.clone(),
+            limit: self.memory,
+            store,
+            exclude: self.exclude.clone(),
+            read_only: self.read_only,
+            replace: self.replace,
+        })
+    }
+}
+
+fn refused(error: &MountError) -> Failure {
+    let message = format!("mount: {error}");
+    if error.is_usage() { Failure::usage(message) } else { Failure::failed(message) }
+}
+
+/// Serves the mount until it ends.
+pub fn run(options: &Options) -> Result<ExitCode, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("mount: {error}"));
+    let settings = options.settings()?;
+    let mut stats = Stats::open(options.stats.as_deref())?;
+    end_with_any_thread();
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
+    let mut mount = Mount::new(settings).map_err(|error| refused(&error))?;
+    let (segment, started) = (mount.segment(), Instant::now());
+    let metrics = options.metrics.as_ref();
+    let metrics = metrics.map(|address| Metrics::serve(address, mount.segment())).transpose()?;
+    say(&format!("mount: {} is at {}, in {}", options.source.display(), options.at.display(), size::display(options.memory)));
+    let (mut end, handle) = (mount.end(), signals.handle());
+    let waiting = std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            let _ = end.unmount();
+        }
+    });
+    let served = mount.serve();
+    handle.close();
+    let _ = waiting.join();
+    drop(metrics);
+    stats.sample(&segment);
+    stats.report(&segment, started.elapsed())?;
+    served.map_err(|error| failed(&error))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A request whose thread is gone would never be answered: better no mount at all.
+fn end_with_any_thread() {
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        told(panic);
+        std::process::exit(125);
+    }));
+}

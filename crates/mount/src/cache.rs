@@ -1,0 +1,284 @@
+//! The cache: reads of files, answered from compressed pages or from the source.
+//!
+//! A read looks at the version of its file, takes what the store has of that version, and reads the rest from the
+//! source in as few pieces as possible. If the file still has that version afterwards, and the version is settled, what
+//! was read is kept. If it has not, pages of two versions may have met, and the read begins anew; a file that changes
+//! all the time is read from the source alone, as its other readers do. A change through the mount has the pages of the
+//! file go before it is answered.
+//!
+//! Price of a read: one look at the file, two if the source is read. Guarantee: a read gives bytes that the source
+//! would have given at some moment during the read, and no older ones.
+
+use crate::admission::Admission;
+use crate::known::{File, Files, Version};
+use crate::source::Reading;
+use crate::stamp::{Identity, Stamp};
+use ramfold::{Key, PAGE_SIZE, Page, PoolId, PoolKind, Scratch, Store};
+use ramfold_budget::member::Member;
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// How often a read begins anew because the file changes under it.
+const TRIES: usize = 3;
+
+/// What became of pages that were asked for, and of bytes that were read for them.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Pages found in the cache.
+    pub hits: AtomicU64,
+    /// Pages that were not there.
+    pub misses: AtomicU64,
+    /// Pages that were kept after they were read.
+    pub kept: AtomicU64,
+    /// Pages that were not: they compress too poorly.
+    pub refused: AtomicU64,
+    /// Pages that were not: they would have pushed out better ones.
+    pub passed_by: AtomicU64,
+    /// Pages that were not: their version was not settled, or had gone.
+    pub unsettled: AtomicU64,
+    /// Bytes read from the source.
+    pub source_bytes: AtomicU64,
+    /// Reads of the source.
+    pub source_reads: AtomicU64,
+}
+
+/// The cache of a mount.
+#[derive(Debug)]
+pub struct Cache {
+    pub(crate) member: Member,
+    pool: PoolId,
+    files: Files,
+    source: Reading,
+    pub(crate) admission: Admission,
+    /// What became of pages.
+    pub counts: Counts,
+    /// Bytes that the process may have.
+    limit: AtomicU64,
+    pub(crate) closing: AtomicBool,
+}
+
+/// One thread's working memory.
+#[derive(Debug)]
+struct Worker {
+    scratch: Scratch,
+    /// What a request reads, from the start of its first page.
+    bytes: Vec<u8>,
+}
+
+impl Worker {
+    /// Room for so many bytes, with any bytes in it.
+    fn bytes(&mut self, len: usize) -> &mut [u8] {
+        if self.bytes.len() < len {
+            self.bytes.resize(len, 0);
+        }
+        &mut self.bytes[..len]
+    }
+}
+
+thread_local! {
+    static WORKER: RefCell<Option<Worker>> = const { RefCell::new(None) };
+}
+
+/// What is read, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// What is known of the file.
+    pub file: &'a Arc<File>,
+    /// The file, open for reading.
+    pub source: BorrowedFd<'a>,
+    /// Bytes.
+    pub offset: u64,
+    /// Bytes; less are given at the end of the file.
+    pub len: usize,
+    /// The pages of this file are not to be kept.
+    pub passing: bool,
+}
+
+impl Cache {
+    /// A cache in the store of this member, in a process that may have so many bytes, of so many files at most.
+    #[must_use]
+    pub fn new(member: Member, limit: u64, most_files: usize) -> Self {
+        let pool = member.store().create_pool(PoolKind::Ephemeral, None);
+        let (files, admission) = (Files::new(pool, most_files), Admission::new());
+        let (source, counts, closing) = (Reading::default(), Counts::default(), AtomicBool::new(false));
+        let limit = AtomicU64::new(limit);
+        Self { member, pool, files, source, admission, counts, limit, closing }
+    }
+
+    /// Bytes that the process may have.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Relaxed)
+    }
+
+    /// Sets it. What is over it goes within some milliseconds.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Relaxed);
+        self.member.segment().set_limit(bytes);
+        self.member.event().call();
+    }
+
+    /// Enters the numbers as they are now.
+    pub fn publish(&self) {
+        self.member.refresh(0);
+        self.member.publish_books();
+    }
+
+    /// What keeps the pages.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        self.member.store()
+    }
+
+    /// Files that something is known of.
+    #[must_use]
+    pub fn files(&self) -> usize {
+        self.files.len()
+    }
+
+    /// What is known of the file with this identity.
+    #[must_use]
+    pub fn file(&self, identity: Identity) -> Arc<File> {
+        self.files.file(identity, self.store())
+    }
+
+    /// To be called when a change of the file has been made, before anybody is told so; also if it failed.
+    pub fn changed(&self, file: &File) {
+        self.files.changed(file, self.store());
+    }
+
+    /// Gives `answer` the bytes that a request is for.
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn read<R>(&self, request: &Request, answer: impl FnOnce(&[u8]) -> R) -> Result<R, Errno> {
+        WORKER.with_borrow_mut(|worker| {
+            let worker = worker.get_or_insert_with(|| Worker { scratch: self.store().scratch(), bytes: vec![] });
+            let bytes = self.read_with(request, worker)?;
+            Ok(answer(&worker.bytes[bytes]))
+        })
+    }
+
+    /// Where in the worker's bytes the answer is.
+    fn read_with(&self, request: &Request, worker: &mut Worker) -> Result<Range<usize>, Errno> {
+        if !request.passing {
+            for _ in 0..TRIES {
+                let stamp = Stamp::now(request.source)?;
+                let version = self.files.version(request.file, stamp, self.store());
+                if let Some(bytes) = self.read_version(request, version, worker)? {
+                    return Ok(bytes);
+                }
+            }
+        }
+        let read = self.read_source(request.source, request.offset, worker.bytes(request.len))?;
+        Ok(0..read)
+    }
+
+    /// Reads this version. None if the file has another one by the end.
+    fn read_version(
+        &self,
+        request: &Request,
+        version: Version,
+        worker: &mut Worker,
+    ) -> Result<Option<Range<usize>>, Errno> {
+        let end = request.offset.saturating_add(request.len as u64).min(version.stamp.size);
+        if request.offset >= end {
+            return Ok(Some(0..0));
+        }
+        let pages = request.offset / PAGE..end.div_ceil(PAGE);
+        let skip = in_memory(request.offset - pages.start * PAGE);
+        let missing = self.load(version, &pages, worker);
+        self.admission.note(version.object, pages.start);
+        if !missing.is_empty() && !self.read_missing(request, version, &pages, &missing, worker)? {
+            return Ok(None);
+        }
+        Ok(Some(skip..skip + in_memory(end - request.offset)))
+    }
+
+    /// Loads what the store has, and tells which pages it has not, in runs from the first page of the request.
+    fn load(&self, version: Version, pages: &Range<u64>, worker: &mut Worker) -> Vec<Range<usize>> {
+        let mut missing: Vec<Range<usize>> = Vec::new();
+        worker.bytes(in_memory(pages.end - pages.start) * PAGE_SIZE);
+        let Worker { scratch, bytes } = worker;
+        let (asked, _): (&mut [Page], _) = bytes.as_chunks_mut();
+        for (number, page) in asked.iter_mut().take(in_memory(pages.end - pages.start)).enumerate() {
+            let key = self.key(version, pages.start + number as u64);
+            if self.store().load(key, page, scratch).is_ok() {
+                continue;
+            }
+            match missing.last_mut() {
+                Some(run) if run.end == number => run.end += 1,
+                _ => missing.push(number..number + 1),
+            }
+        }
+        let misses: usize = missing.iter().map(ExactSizeIterator::len).sum();
+        self.counts.misses.fetch_add(misses as u64, Relaxed);
+        self.counts.hits.fetch_add(pages.end - pages.start - misses as u64, Relaxed);
+        missing
+    }
+
+    /// Reads the runs from the source, and keeps them. False if they may be of another version.
+    fn read_missing(
+        &self,
+        request: &Request,
+        version: Version,
+        pages: &Range<u64>,
+        missing: &[Range<usize>],
+        worker: &mut Worker,
+    ) -> Result<bool, Errno> {
+        for run in missing {
+            let at = (pages.start + run.start as u64) * PAGE;
+            let out = &mut worker.bytes[run.start * PAGE_SIZE..run.end * PAGE_SIZE];
+            let wanted = out.len().min(in_memory(version.stamp.size - at));
+            if self.read_source(request.source, at, &mut out[..wanted])? < wanted {
+                return Ok(false);
+            }
+            // Behind the end of a file its last page has zeros.
+            out[wanted..].fill(0);
+        }
+        if Stamp::now(request.source)? != version.stamp {
+            return Ok(false);
+        }
+        let count = missing.iter().map(ExactSizeIterator::len).sum::<usize>() as u64;
+        if !version.stamp.is_settled() {
+            self.counts.unsettled.fetch_add(count, Relaxed);
+        } else if !self.admission.admits() {
+            self.counts.passed_by.fetch_add(count, Relaxed);
+        } else {
+            let runs = || missing.iter().flat_map(Clone::clone);
+            self.files.while_known(request.file, version, || self.keep(version, pages.start, runs(), worker));
+        }
+        Ok(true)
+    }
+
+    fn keep(&self, version: Version, first: u64, numbers: impl Iterator<Item = usize>, worker: &mut Worker) {
+        let Worker { scratch, bytes } = worker;
+        let (read, _): (&[Page], _) = bytes.as_chunks();
+        for number in numbers {
+            let kept = self.store().store(self.key(version, first + number as u64), &read[number], scratch);
+            let count = if kept.is_ok() { &self.counts.kept } else { &self.counts.refused };
+            count.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn read_source(&self, source: BorrowedFd, offset: u64, out: &mut [u8]) -> Result<usize, Errno> {
+        let read = self.source.read(source, offset, out)?;
+        self.counts.source_bytes.fetch_add(read as u64, Relaxed);
+        self.counts.source_reads.fetch_add(1, Relaxed);
+        Ok(read)
+    }
+
+    fn key(&self, version: Version, index: u64) -> Key {
+        Key { pool: self.pool, object: version.object, index }
+    }
+}
+
+/// A number of bytes or pages of one request.
+fn in_memory(count: u64) -> usize {
+    usize::try_from(count).expect("a request fits into memory")
+}

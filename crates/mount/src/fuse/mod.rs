@@ -1,0 +1,432 @@
+//! FUSE: requests of the kernel, each one call of the tree.
+//!
+//! How long the kernel may believe what it is told: names and attributes of directories for [`BELIEF`], all else not at
+//! all. A regular file is looked at for each read that the kernel answers from its own pages, so a file that changes
+//! behind the mount is read as it is, and never with an old length.
+
+mod words;
+
+use crate::tree::{Change, Found, Opened, Tree};
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
+};
+use rustix::fs::{FileType, OFlags, SeekFrom};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use words::{attributes, caller, error};
+
+/// How long names and attributes of directories hold.
+pub const BELIEF: Duration = Duration::from_secs(1);
+/// Most bytes of a request: each thread has room for one.
+const MOST_BYTES: u32 = 128 << 10;
+/// Requests that the kernel sends ahead of its readers.
+const AHEAD: u16 = 16;
+
+/// A tree, as a FUSE file system.
+#[derive(Debug)]
+pub struct Served(Arc<Tree>);
+
+impl Served {
+    /// Serves this tree.
+    #[must_use]
+    pub fn new(tree: Arc<Tree>) -> Self {
+        Self(tree)
+    }
+}
+
+/// How long attributes of such a file hold.
+fn belief(kind: FileType) -> Duration {
+    if kind == FileType::Directory { BELIEF } else { Duration::ZERO }
+}
+
+fn entry(reply: ReplyEntry, found: Result<Found, Errno>) {
+    match found {
+        Ok(Found { node, told }) => reply.entry(&belief(node.kind), &attributes(&node, &told), Generation(0)),
+        Err(errno) => reply.error(error(errno)),
+    }
+}
+
+fn empty(reply: ReplyEmpty, done: Result<(), Errno>) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(error(errno)),
+    }
+}
+
+/// A value of an attribute, or its length if that is asked for.
+fn value(reply: ReplyXattr, most: u32, value: Result<Vec<u8>, Errno>) {
+    match value {
+        Ok(value) if most == 0 => reply.size(length(value.len())),
+        Ok(value) if value.len() > most as usize => reply.error(error(Errno::RANGE)),
+        Ok(value) => reply.data(&value),
+        Err(errno) => reply.error(error(errno)),
+    }
+}
+
+/// A length that came in 32 bits, or less than that.
+fn length(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+fn flags(flags: i32) -> OFlags {
+    OFlags::from_bits_retain(flags.cast_unsigned())
+}
+
+/// What the kernel does with the pages that it has.
+fn held(opened: Opened) -> FopenFlags {
+    if opened.is_held { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
+}
+
+impl Filesystem for Served {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let wanted = [
+            InitFlags::FUSE_AUTO_INVAL_DATA,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_DONT_MASK,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_POSIX_ACL,
+        ];
+        for flag in wanted {
+            // A kernel without one of them serves as well, with less.
+            let _ = config.add_capabilities(flag);
+        }
+        let _ = config.set_max_write(MOST_BYTES);
+        let _ = config.set_max_readahead(MOST_BYTES);
+        let _ = config.set_max_background(AHEAD);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        entry(reply, self.0.lookup(parent.0, name));
+    }
+
+    fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
+        self.0.forget(node.0, lookups);
+    }
+
+    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        let told = self.0.node(number.0).and_then(|node| Ok((self.0.look(number.0)?, node)));
+        match told {
+            Ok((told, node)) => reply.attr(&belief(node.kind), &attributes(&node, &told)),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (accessed, modified) = (accessed.map(words::when), modified.map(words::when));
+        let change = Change { size, uid, gid, mode, accessed, modified };
+        let told = self.0.change(number.0, &change, handle.map(|handle| handle.0));
+        match told.and_then(|told| Ok((told, self.0.node(number.0)?))) {
+            Ok((told, node)) => reply.attr(&belief(node.kind), &attributes(&node, &told)),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
+        match self.0.read_link(number.0) {
+            Ok(target) => reply.data(&target),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        mask: u32,
+        dev: u32,
+        reply: ReplyEntry,
+    ) {
+        let made = crate::tree::Made { mode, dev: words::device_number(dev), mask };
+        entry(reply, self.0.make_node(parent.0, name, made, caller(request)));
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        mask: u32,
+        reply: ReplyEntry,
+    ) {
+        entry(reply, self.0.make_directory(parent.0, name, mode, mask, caller(request)));
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.0.remove(parent.0, name, false));
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.0.remove(parent.0, name, true));
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        entry(reply, self.0.make_link(parent.0, name, target, caller(request)));
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
+        empty(reply, self.0.rename((parent.0, name), (new_parent.0, new_name), flags));
+    }
+
+    fn link(&self, _: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        entry(reply, self.0.link(number.0, parent.0, name));
+    }
+
+    fn open(&self, _: &Request, number: INodeNo, open: OpenFlags, reply: ReplyOpen) {
+        match self.0.open(number.0, flags(open.0)) {
+            Ok(opened) => reply.opened(FileHandle(opened.handle), held(opened)),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        len: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let mut reply = Some(reply);
+        let answered = self.0.read(handle.0, offset, len as usize, |bytes| {
+            if let Some(reply) = reply.take() {
+                reply.data(bytes);
+            }
+        });
+        if let (Err(errno), Some(reply)) = (answered, reply) {
+            reply.error(error(errno));
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.0.write(handle.0, offset, data) {
+            Ok(written) => reply.written(length(written)),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        empty(reply, self.0.flush(handle.0));
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.0.close(handle.0);
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        empty(reply, self.0.sync(handle.0, data_only));
+    }
+
+    fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.0.open_directory(number.0) {
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        from: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let listed = self.0.list(handle.0, from, |listed| {
+            // The kernel's own number for what is above is as good as any.
+            let shown = if listed.is_dot() { number } else { INodeNo(listed.number) };
+            !reply.add(shown, listed.next, words::kind(listed.kind), &listed.name)
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.0.close_directory(handle.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        empty(reply, self.0.sync_directory(handle.0));
+    }
+
+    fn statfs(&self, _: &Request, number: INodeNo, reply: ReplyStatfs) {
+        match self.0.file_system(number.0) {
+            Ok(it) => reply.statfs(
+                it.f_blocks,
+                it.f_bfree,
+                it.f_bavail,
+                it.f_files,
+                it.f_ffree,
+                u32::try_from(it.f_bsize).unwrap_or(4096),
+                u32::try_from(it.f_namemax).unwrap_or(255),
+                u32::try_from(it.f_frsize).unwrap_or(4096),
+            ),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        empty(reply, self.0.set_xattr(number.0, name, value, flags.cast_unsigned()));
+    }
+
+    fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, most: u32, reply: ReplyXattr) {
+        value(reply, most, self.0.xattr(number.0, name));
+    }
+
+    fn listxattr(&self, _: &Request, number: INodeNo, most: u32, reply: ReplyXattr) {
+        value(reply, most, self.0.xattr_names(number.0));
+    }
+
+    fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.0.remove_xattr(number.0, name));
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        mask: u32,
+        open: i32,
+        reply: ReplyCreate,
+    ) {
+        match self.0.create(parent.0, name, flags(open), (mode, mask), caller(request)) {
+            // One time is for the name and the attributes, so it is a regular file's.
+            Ok((Found { node, told }, opened)) => reply.created(
+                &Duration::ZERO,
+                &attributes(&node, &told),
+                Generation(0),
+                FileHandle(opened.handle),
+                held(opened),
+            ),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        empty(reply, self.0.allocate(handle.0, mode.cast_unsigned(), offset, len));
+    }
+
+    fn lseek(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let to = match (whence, u64::try_from(offset)) {
+            (libc::SEEK_DATA, Ok(offset)) => SeekFrom::Data(offset),
+            (libc::SEEK_HOLE, Ok(offset)) => SeekFrom::Hole(offset),
+            _ => return reply.error(error(Errno::INVAL)),
+        };
+        match self.0.seek(handle.0, to) {
+            Ok(offset) => reply.offset(offset.cast_signed()),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        from: FileHandle,
+        offset: u64,
+        _: INodeNo,
+        to: FileHandle,
+        into: u64,
+        len: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        // An answer has 32 bits.
+        let len = usize::try_from(len.min(1 << 30)).unwrap_or(1 << 30);
+        match self.0.copy((from.0, offset), (to.0, into), len) {
+            Ok(copied) => reply.written(length(copied)),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+}

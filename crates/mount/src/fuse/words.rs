@@ -1,0 +1,107 @@
+//! FUSE's words for what the tree tells, and the other way round.
+
+use crate::nodes::Node;
+use crate::tree::{Caller, When};
+use fuser::{Errno, FileAttr, FileType, INodeNo, Request, TimeOrNow};
+use rustix::fs::{Statx, StatxTimestamp};
+use std::time::{Duration, SystemTime};
+
+/// Who asks.
+pub(super) fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid() }
+}
+
+/// An error.
+pub(super) fn error(errno: rustix::io::Errno) -> Errno {
+    Errno::from_i32(errno.raw_os_error())
+}
+
+/// What a file is.
+pub(super) fn kind(kind: rustix::fs::FileType) -> FileType {
+    use rustix::fs::FileType as Kind;
+    match kind {
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::NamedPipe,
+        Kind::Socket => FileType::Socket,
+        Kind::CharacterDevice => FileType::CharDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
+        _ => FileType::RegularFile,
+    }
+}
+
+fn system_time(time: &StatxTimestamp) -> SystemTime {
+    let part = Duration::from_nanos(time.tv_nsec.into());
+    let whole = Duration::from_secs(time.tv_sec.unsigned_abs());
+    let second =
+        if time.tv_sec < 0 { SystemTime::UNIX_EPOCH - whole } else { SystemTime::UNIX_EPOCH + whole };
+    second + part
+}
+
+/// Everything that is told of a node.
+pub(super) fn attributes(node: &Node, told: &Statx) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(node.number),
+        size: told.stx_size,
+        blocks: told.stx_blocks,
+        atime: system_time(&told.stx_atime),
+        mtime: system_time(&told.stx_mtime),
+        ctime: system_time(&told.stx_ctime),
+        crtime: system_time(&told.stx_btime),
+        kind: kind(node.kind),
+        perm: told.stx_mode & 0o7777,
+        nlink: told.stx_nlink,
+        uid: told.stx_uid,
+        gid: told.stx_gid,
+        rdev: device(told.stx_rdev_major, told.stx_rdev_minor),
+        blksize: told.stx_blksize,
+        flags: 0,
+    }
+}
+
+/// A device's number in 32 bits, as the kernel encodes it (new_encode_dev).
+fn device(major: u32, minor: u32) -> u32 {
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+/// The same, decoded.
+pub(super) fn device_number(encoded: u32) -> u64 {
+    rustix::fs::makedev((encoded >> 8) & 0xfff, (encoded & 0xff) | ((encoded >> 12) & 0xf_ff00))
+}
+
+/// A time to set.
+pub(super) fn when(time: TimeOrNow) -> When {
+    match time {
+        TimeOrNow::Now => When::Now,
+        TimeOrNow::SpecificTime(time) => match time.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(after) => When::At(after.as_secs().cast_signed(), after.subsec_nanos()),
+            Err(before) => {
+                let before = before.duration();
+                let (seconds, part) = (before.as_secs().cast_signed(), before.subsec_nanos());
+                if part == 0 { When::At(-seconds, 0) } else { When::At(-seconds - 1, 1_000_000_000 - part) }
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{major, minor};
+
+    #[test]
+    fn a_device_comes_back() {
+        for (one, other) in [(0, 0), (8, 1), (259, 70_000), (4095, 0xf_ffff)] {
+            let number = device_number(device(one, other));
+            assert_eq!((major(number), minor(number)), (one, other));
+        }
+    }
+
+    #[test]
+    fn a_time_comes_back_before_1970_too() {
+        for (tv_sec, tv_nsec) in [(0, 0), (5, 7), (-1, 999_999_999), (-3, 0), (1 << 33, 1)] {
+            let time = system_time(&StatxTimestamp { tv_sec, tv_nsec, __reserved: 0 });
+            assert_eq!(when(TimeOrNow::SpecificTime(time)), When::At(tv_sec, tv_nsec));
+        }
+    }
+}

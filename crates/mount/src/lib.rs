@@ -1,0 +1,23 @@
+//! A directory on slow storage, shown as it is, with its file pages kept in compressed memory.
+//!
+//! [`fuse`] carries requests of the kernel to a [`tree`], which does with the source what was asked and knows no FUSE.
+//! What is read of files goes through a [`cache`]: pages over a store, each belonging to a version of its file
+//! ([`stamp`], [`known`]). [`mount`] puts the three together; [`attributes`] are what can be read and changed
+//! meanwhile.
+//!
+//! Who holds what: the kernel has the pages that are read now, uncompressed, and drops them when it needs the memory.
+//! The cache has pages that were read before, compressed. The source's own page cache is not filled on the way.
+
+mod admission;
+pub mod cache;
+mod callers;
+pub mod fuse;
+mod handles;
+mod keeper;
+pub mod known;
+pub mod mount;
+mod nodes;
+mod source;
+pub mod stamp;
+mod sys;
+pub mod tree;

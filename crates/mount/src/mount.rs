@@ -1,0 +1,274 @@
+//! A mount: a source, its cache under a limit, and the FUSE session that shows it.
+//!
+//! Guarantee: whatever is refused is told before anything is mounted. The mount ends when the session does, which a
+//! signal, `fusermount3 -u` or umount(8) brings about; who has files open then is told that the mount has gone.
+
+use crate::cache::Cache;
+use crate::fuse::Served;
+use crate::keeper::Keeper;
+use crate::tree::{Excluded, Tree};
+use fuser::{Config as Session, MountOption, SessionACL, SessionUnmounter};
+use glob::Pattern;
+use ramfold::{Config, PoorPages};
+use ramfold_budget::Host;
+use ramfold_budget::member::Member;
+use ramfold_budget::segment::Segment;
+use ramfold_budget::usage::{Account, Usage};
+use rustix::fs::{Access, CWD, Mode, OFlags, StatVfsMountFlags, access, fstatvfs, openat};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The least memory that a mount works in, in bytes.
+pub const LEAST_MEMORY: u64 = 8 << 20;
+/// Threads that serve requests: readers wait for the source, not for each other.
+const THREADS: usize = 16;
+/// Of the limit, so many bytes for each file that something is known of.
+const BYTES_A_FILE: u64 = 2048;
+/// Files that something is known of, whatever the limit.
+const LEAST_FILES: u64 = 1024;
+/// Descriptors that root takes: one for each name that the kernel knows.
+const DESCRIPTORS: u64 = 1 << 20;
+
+/// What a mount is made of.
+#[derive(Debug)]
+pub struct Settings {
+    /// The directory that is shown.
+    pub source: PathBuf,
+    /// Where.
+    pub at: PathBuf,
+    /// Most bytes of memory, [`LEAST_MEMORY`] or more.
+    pub limit: u64,
+    /// Codec, zpool and their knobs.
+    pub store: Config,
+    /// Files that are read and not kept.
+    pub exclude: Vec<Pattern>,
+    /// Nothing can be changed through the mount.
+    pub read_only: bool,
+    /// A mount there whose server has ended is taken away.
+    pub replace: bool,
+}
+
+/// Why there is no mount.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// the source cannot be shown
+    #[error("{}: {why} (give a directory that can be read)", .path.display())]
+    Source {
+        /// As it was given.
+        path: PathBuf,
+        /// What the system says.
+        why: io::Error,
+    },
+    /// nothing can be mounted there
+    #[error("{}: {why} (give an empty directory)", .path.display())]
+    Place {
+        /// As it was given.
+        path: PathBuf,
+        /// What is wrong.
+        why: io::Error,
+    },
+    /// the mount there is dead
+    #[error("{} is a mount whose server has ended (take it away with --replace)", .0.display())]
+    Dead(PathBuf),
+    /// the mount would show itself
+    #[error("{} lies within the source, which would then show itself (choose another place)", .0.display())]
+    Within(PathBuf),
+    /// there is something that the mount would hide
+    #[error("{} is not empty, and the mount would hide what is there (choose an empty directory)", .0.display())]
+    NotEmpty(PathBuf),
+    /// a setting of the store is not to be had
+    #[error("{0}")]
+    Config(#[from] ramfold::ConfigError),
+    /// there is no FUSE
+    #[error("{FUSE} cannot be opened: {0} (load the module fuse, or allow it in this container)")]
+    NoFuse(io::Error),
+    /// the system refuses it
+    #[error("the system refuses it: {0}")]
+    Io(#[from] io::Error),
+}
+
+const FUSE: &str = "/dev/fuse";
+
+impl MountError {
+    /// Whether another command would do: what was asked for is wrong.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, Self::NoFuse(_) | Self::Io(_))
+    }
+}
+
+/// A directory that is mounted. It is served by [`Mount::serve`].
+#[derive(Debug)]
+pub struct Mount {
+    cache: Arc<Cache>,
+    segment: Arc<Segment>,
+    session: fuser::Session<Served>,
+    keeper: Keeper,
+    /// The segment's file: who looks for budgets finds it while it is open.
+    _file: OwnedFd,
+}
+
+/// The process of a mount, as its member sees it.
+struct Server;
+
+impl Host for Server {
+    fn die(&self, message: &str, _reported: bool) -> ! {
+        eprintln!("ramfold: mount: {message}");
+        std::process::exit(125)
+    }
+}
+
+impl Mount {
+    /// Mounts the source.
+    ///
+    /// # Errors
+    /// [`MountError`]; then nothing is mounted.
+    pub fn new(settings: Settings) -> Result<Self, MountError> {
+        let Settings { source, at, limit, store, exclude, read_only, replace } = settings;
+        let directory = open_source(&source)?;
+        let (source, at) = (canonical(&source)?, place(&source, &at, replace)?);
+        access(FUSE, Access::READ_OK | Access::WRITE_OK)
+            .map_err(|errno| MountError::NoFuse(errno.into()))
+            .or_else(|error| if geteuid().is_root() { Err(error) } else { Ok(()) })?;
+        take_descriptors();
+        let (file, segment) = Segment::create(limit, 0)?;
+        let segment = Arc::new(segment);
+        let cache = Arc::new(cache(&segment, limit, store)?);
+        let session = session(&source, &directory, read_only)?;
+        let tree = Tree::new(directory, Arc::clone(&cache), Excluded::new(&source, exclude))
+            .map_err(io::Error::from)?;
+        let keeper = Keeper::start(Arc::clone(&cache))?;
+        let session = fuser::Session::new(Served::new(Arc::new(tree)), &at, &session)?;
+        Ok(Self { cache, segment, session, keeper, _file: file })
+    }
+
+    /// The mount's budget, where its numbers are.
+    #[must_use]
+    pub fn segment(&self) -> Arc<Segment> {
+        Arc::clone(&self.segment)
+    }
+
+    /// The cache.
+    #[must_use]
+    pub fn cache(&self) -> Arc<Cache> {
+        Arc::clone(&self.cache)
+    }
+
+    /// What ends the mount, from any thread.
+    pub fn end(&mut self) -> SessionUnmounter {
+        self.session.unmount_callable()
+    }
+
+    /// Serves until the mount has ended.
+    ///
+    /// # Errors
+    /// What the system answers to a server's thread.
+    pub fn serve(self) -> io::Result<()> {
+        let served = self.session.run();
+        drop(self.keeper);
+        self.cache.publish();
+        served
+    }
+}
+
+fn cache(segment: &Arc<Segment>, limit: u64, store: Config) -> Result<Cache, MountError> {
+    let slot = segment.attach(&|_| ())?;
+    let account = Arc::new(Account::new(Arc::clone(segment), slot));
+    let usage = Usage::new(account, true, &Server).map_err(io::Error::from)?;
+    // A page that does not compress is as well in the kernel's cache; a page that goes is lost to nobody.
+    let config = Config { max_pool_bytes: limit, poor: PoorPages::Refuse, shrink_inline: true, ..store };
+    let member = Member::new(&config, None, usage)?;
+    let files = usize::try_from((limit / BYTES_A_FILE).max(LEAST_FILES)).unwrap_or(usize::MAX);
+    Ok(Cache::new(member, limit, files))
+}
+
+fn open_source(source: &Path) -> Result<OwnedFd, MountError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, source, flags, Mode::empty())
+        .map_err(|errno| MountError::Source { path: source.to_owned(), why: errno.into() })
+}
+
+fn canonical(source: &Path) -> Result<PathBuf, MountError> {
+    fs::canonicalize(source).map_err(|why| MountError::Source { path: source.to_owned(), why })
+}
+
+/// Where the mount will be, if it can be there.
+fn place(source: &Path, at: &Path, replace: bool) -> Result<PathBuf, MountError> {
+    let refused = |why| MountError::Place { path: at.to_owned(), why };
+    let is_dead = |error: &io::Error| Errno::from_io_error(error) == Some(Errno::NOTCONN);
+    if let Err(error) = fs::metadata(at)
+        && is_dead(&error)
+    {
+        if !replace {
+            return Err(MountError::Dead(at.to_owned()));
+        }
+        take_away(at).map_err(refused)?;
+    }
+    let (source, place) = (canonical(source)?, fs::canonicalize(at).map_err(refused)?);
+    if !place.is_dir() {
+        return Err(refused(ErrorKind::NotADirectory.into()));
+    }
+    if place == source {
+        return Ok(place);
+    }
+    if place.starts_with(&source) {
+        return Err(MountError::Within(at.to_owned()));
+    }
+    if fs::read_dir(&place).map_err(refused)?.next().is_some() {
+        return Err(MountError::NotEmpty(at.to_owned()));
+    }
+    Ok(place)
+}
+
+/// Takes away a mount that nobody serves.
+fn take_away(at: &Path) -> io::Result<()> {
+    match unmount(at, UnmountFlags::DETACH) {
+        Err(Errno::PERM) => {
+            let status = std::process::Command::new("fusermount3").args(["-u", "-z", "--"]).arg(at).status()?;
+            if status.success() { Ok(()) } else { Err(ErrorKind::PermissionDenied.into()) }
+        }
+        done => Ok(done?),
+    }
+}
+
+/// Each name that the kernel knows takes a descriptor.
+fn take_descriptors() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let most = maximum.map_or(DESCRIPTORS, |most| most.max(DESCRIPTORS));
+    // Only root may go over the hard limit, and only as far as the system lets anybody.
+    for most in [Some(most), maximum] {
+        if setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).is_ok() {
+            return;
+        }
+    }
+}
+
+/// How the kernel is to treat the mount: as it treats the source.
+fn session(source: &Path, directory: &OwnedFd, read_only: bool) -> Result<Session, MountError> {
+    let flags = fstatvfs(directory).map_err(io::Error::from)?.f_flag;
+    let is_root = geteuid().is_root();
+    let mut options = vec![
+        MountOption::FSName(source.display().to_string().replace(',', "\\,")),
+        MountOption::Subtype("ramfold".to_owned()),
+        MountOption::DefaultPermissions,
+    ];
+    let either = |is: bool, one, other| if is { one } else { other };
+    let has = |flag| flags.contains(flag) || !is_root;
+    options.push(either(has(StatVfsMountFlags::NOSUID), MountOption::NoSuid, MountOption::Suid));
+    options.push(either(has(StatVfsMountFlags::NODEV), MountOption::NoDev, MountOption::Dev));
+    options.push(either(flags.contains(StatVfsMountFlags::NOEXEC), MountOption::NoExec, MountOption::Exec));
+    let is_read_only = read_only || flags.contains(StatVfsMountFlags::RDONLY);
+    options.push(either(is_read_only, MountOption::RO, MountOption::RW));
+    let mut session = Session::default();
+    session.mount_options = options;
+    session.acl = if is_root { SessionACL::All } else { SessionACL::Owner };
+    session.n_threads = Some(THREADS);
+    session.clone_fd = true;
+    Ok(session)
+}

@@ -1,0 +1,126 @@
+//! Stamps: what tells one version of a file from the next.
+//!
+//! A file that is written to gets another time of change, which no program can set. Two writes within one tick of the
+//! clock may get the same, so a version that is younger than a tick may still change without a sign: it is unsettled,
+//! and nothing that was read of it is kept. Price: a system call a look. Guarantee: bytes that were read between two
+//! looks at the same settled stamp are the bytes of every later moment at which the file has that stamp.
+//!
+//! What the guarantee rests on: the file system sets the time of change with each write. A program that writes to a
+//! shared mapping of the source itself, behind the mount, is seen when the kernel next has to make a page writable,
+//! which may be as late as its writeback.
+
+use rustix::fs::{AtFlags, Statx, StatxFlags, StatxTimestamp, statx};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use std::os::fd::AsFd;
+
+/// Nanoseconds within which two writes may get the same time: two ticks of the slowest clock (100 Hz).
+const TICK: i128 = 20_000_000;
+/// The same for file systems that keep whole seconds, or two of them (FAT).
+const COARSE_TICK: i128 = 2_500_000_000;
+const SECOND: i128 = 1_000_000_000;
+
+/// Which file it is, whatever it is called: an inode number is given again only with another birth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Identity {
+    /// The device.
+    pub dev: u64,
+    /// The inode.
+    pub ino: u64,
+    /// When the file was made, in nanoseconds; 0 where the file system does not tell.
+    birth: i128,
+}
+
+/// A version of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// Bytes.
+    pub size: u64,
+    /// Nanoseconds since 1970.
+    modified: i128,
+    /// Nanoseconds since 1970.
+    changed: i128,
+}
+
+/// Everything that is told of a file, which may be one without a name.
+///
+/// # Errors
+/// What the system answers.
+pub fn look(file: impl AsFd) -> Result<Statx, Errno> {
+    statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
+}
+
+fn nanoseconds(time: &StatxTimestamp) -> i128 {
+    i128::from(time.tv_sec) * SECOND + i128::from(time.tv_nsec)
+}
+
+impl Identity {
+    /// Of what was looked at.
+    #[must_use]
+    pub fn of(told: &Statx) -> Self {
+        let has_birth = told.stx_mask & StatxFlags::BTIME.bits() != 0;
+        Self {
+            dev: rustix::fs::makedev(told.stx_dev_major, told.stx_dev_minor),
+            ino: told.stx_ino,
+            birth: if has_birth { nanoseconds(&told.stx_btime) } else { 0 },
+        }
+    }
+}
+
+impl Stamp {
+    /// The version that an open file has now.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub fn now(file: impl AsFd) -> Result<Self, Errno> {
+        let told = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+        Ok(Self::of(&told))
+    }
+
+    /// The version that was looked at.
+    #[must_use]
+    pub fn of(told: &Statx) -> Self {
+        let (modified, changed) = (nanoseconds(&told.stx_mtime), nanoseconds(&told.stx_ctime));
+        Self { size: told.stx_size, modified, changed }
+    }
+
+    /// Whether every later write gets another stamp, as far as this machine's clock is the file system's.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let now = clock_gettime(ClockId::Realtime);
+        self.is_settled_at(i128::from(now.tv_sec) * SECOND + i128::from(now.tv_nsec))
+    }
+
+    fn is_settled_at(&self, now: i128) -> bool {
+        let is_coarse = self.changed % SECOND == 0 && self.modified % SECOND == 0;
+        let tick = if is_coarse { COARSE_TICK } else { TICK };
+        self.changed + tick < now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_settles_after_a_tick_of_its_file_system() {
+        let stamp = |changed| Stamp { size: 1, modified: 5 * SECOND, changed };
+        let fine = stamp(7 * SECOND + 1);
+        assert!(!fine.is_settled_at(7 * SECOND + TICK) && fine.is_settled_at(7 * SECOND + 2 * TICK));
+        let coarse = stamp(7 * SECOND);
+        assert!(!coarse.is_settled_at(9 * SECOND) && coarse.is_settled_at(10 * SECOND));
+        assert!(!stamp(20 * SECOND + 1).is_settled_at(10 * SECOND), "what lies ahead is not settled");
+    }
+
+    #[test]
+    fn a_write_makes_another_version_of_the_same_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let before = look(file.as_file()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        std::fs::write(file.path(), "more").unwrap();
+        let after = look(file.as_file()).unwrap();
+        assert_eq!(Identity::of(&before), Identity::of(&after));
+        assert_ne!(Stamp::of(&before), Stamp::of(&after));
+        assert_eq!(Stamp::now(file.as_file()), Ok(Stamp::of(&after)));
+    }
+}

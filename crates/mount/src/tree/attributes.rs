@@ -1,0 +1,153 @@
+//! What files are: owner, permissions, times, size, extended attributes.
+
+use super::Tree;
+use crate::nodes::Node;
+use crate::stamp::look;
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, OFlags, StatVfs, Statx, Timespec, Timestamps, Uid, UTIME_NOW, UTIME_OMIT,
+    XattrFlags, chmodat, chownat, fstatvfs, ftruncate, getxattr, listxattr, removexattr, setxattr, utimensat,
+};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+
+/// The longest value of an extended attribute, and list of names, that the kernel takes.
+const MOST_XATTR: usize = 64 << 10;
+
+/// A time to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// The time of the change.
+    Now,
+    /// Seconds and nanoseconds since 1970.
+    At(i64, u32),
+}
+
+/// What is to be changed of a file.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Change {
+    /// Bytes.
+    pub size: Option<u64>,
+    /// User.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Permissions.
+    pub mode: Option<u32>,
+    /// Time of the last access.
+    pub accessed: Option<When>,
+    /// Time of the last modification.
+    pub modified: Option<When>,
+}
+
+impl Tree {
+    /// Everything that is told of a node; by an open file of it, where there is one.
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn look(&self, number: u64) -> Result<Statx, Errno> {
+        look(&*self.node(number)?)
+    }
+
+    /// Changes what is to be changed, in an order in which nothing undoes what was done before.
+    ///
+    /// # Errors
+    /// What the source answers; some of it may have been changed.
+    pub fn change(&self, number: u64, change: &Change, handle: Option<u64>) -> Result<Statx, Errno> {
+        let node = self.node(number)?;
+        if let Some(size) = change.size {
+            self.set_size(&node, size, handle)?;
+        }
+        if change.uid.is_some() || change.gid.is_some() {
+            let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
+            chownat(&*node, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if let Some(mode) = change.mode {
+            chmodat(CWD, node.way(), Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
+        }
+        if change.accessed.is_some() || change.modified.is_some() {
+            let times = Timestamps {
+                last_access: timespec(change.accessed),
+                last_modification: timespec(change.modified),
+            };
+            utimensat(&*node, c"", &times, AtFlags::EMPTY_PATH)?;
+        }
+        look(&*node)
+    }
+
+    fn set_size(&self, node: &Node, size: u64, handle: Option<u64>) -> Result<(), Errno> {
+        let open = handle.and_then(|handle| self.open.get(handle)).filter(|open| open.is_writable());
+        let set = match open {
+            Some(open) => ftruncate(open.as_fd(), size),
+            None => Self::open_node(node, OFlags::WRONLY).and_then(|file| ftruncate(file, size)),
+        };
+        if let Some(file) = &node.file {
+            self.cache.changed(file);
+        }
+        set
+    }
+
+    /// The file system that the source lies on.
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn file_system(&self, number: u64) -> Result<StatVfs, Errno> {
+        fstatvfs(&*self.node(number)?)
+    }
+
+    /// An extended attribute.
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn xattr(&self, number: u64, name: &OsStr) -> Result<Vec<u8>, Errno> {
+        let node = self.node(number)?;
+        all(|out| getxattr(node.way(), name, out))
+    }
+
+    /// The names of a file's extended attributes, each followed by a zero.
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn xattr_names(&self, number: u64) -> Result<Vec<u8>, Errno> {
+        let node = self.node(number)?;
+        all(|out| listxattr(node.way(), out))
+    }
+
+    /// Sets an extended attribute; `flags` as for setxattr(2).
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn set_xattr(&self, number: u64, name: &OsStr, value: &[u8], flags: u32) -> Result<(), Errno> {
+        setxattr(self.node(number)?.way(), name, value, XattrFlags::from_bits_retain(flags))
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn remove_xattr(&self, number: u64, name: &OsStr) -> Result<(), Errno> {
+        removexattr(self.node(number)?.way(), name)
+    }
+}
+
+/// What a call gives that fills a buffer: most values are short, so a long one is asked for twice.
+fn all(get: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    let mut out = vec![0; 256];
+    let len = match get(&mut out) {
+        Err(Errno::RANGE) => {
+            out.resize(MOST_XATTR, 0);
+            get(&mut out)?
+        }
+        got => got?,
+    };
+    out.truncate(len);
+    Ok(out)
+}
+
+fn timespec(when: Option<When>) -> Timespec {
+    match when {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(When::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(When::At(seconds, nanoseconds)) => Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() },
+    }
+}

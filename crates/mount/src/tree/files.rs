@@ -1,0 +1,220 @@
+//! The bytes of files: opening, reading through the cache, and changing the source.
+//!
+//! A change is made in the source first; then the cache forgets the file, and only then is it answered, so whoever
+//! reads after a change that has returned reads what was written.
+
+use super::{Caller, Found, Tree, check};
+use crate::cache::Request;
+use crate::nodes::Node;
+use crate::source::expect_no_order;
+use crate::stamp::Stamp;
+use crate::sys;
+use rustix::fs::{
+    CWD, FallocateFlags, Mode, OFlags, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, openat, seek,
+};
+use rustix::io::{Errno, dup, pwrite};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError};
+
+/// Flags that open the source's file as the caller's is open. The rest is the kernel's business, or done by then.
+const CARRIED: OFlags = OFlags::ACCMODE
+    .union(OFlags::APPEND)
+    .union(OFlags::SYNC)
+    .union(OFlags::DSYNC)
+    .union(OFlags::NOATIME)
+    .union(OFlags::NONBLOCK);
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct Open {
+    node: Arc<Node>,
+    source: OwnedFd,
+    writable: bool,
+    /// Its pages are not to be kept.
+    passing: bool,
+    /// It was written to since it was flushed.
+    written: AtomicBool,
+}
+
+impl Open {
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
+    }
+}
+
+impl AsFd for Open {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.source.as_fd()
+    }
+}
+
+/// An open file, as the kernel is told of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Opened {
+    /// What the kernel calls it.
+    pub handle: u64,
+    /// The pages that the kernel has of the file are of the version that it has now.
+    pub is_held: bool,
+}
+
+impl Tree {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn open(&self, number: u64, flags: OFlags) -> Result<Opened, Errno> {
+        let node = self.node(number)?;
+        let source = Self::open_node(&node, flags & CARRIED)?;
+        self.opened(node, source, flags)
+    }
+
+    /// Makes a regular file and opens it, or opens it if it is there and may be.
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn create(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        flags: OFlags,
+        (mode, mask): (u32, u32),
+        caller: Caller,
+    ) -> Result<(Found, Opened), Errno> {
+        check(name)?;
+        let directory = self.node(parent)?;
+        let made = flags & (CARRIED | OFlags::EXCL) | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        let source = caller.make(mask, || openat(&*directory, name, made, mode))?;
+        let way = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&source));
+        let found = self.enter(openat(CWD, way, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)?;
+        let opened = self.opened(Arc::clone(&found.node), source, flags)?;
+        Ok((found, opened))
+    }
+
+    fn opened(&self, node: Arc<Node>, source: OwnedFd, flags: OFlags) -> Result<Opened, Errno> {
+        expect_no_order(source.as_fd());
+        let is_held = is_held(&node, Stamp::now(&source)?);
+        let (passing, written) = (self.excluded.has(&node), AtomicBool::new(false));
+        let writable = flags & OFlags::ACCMODE != OFlags::RDONLY;
+        let handle = self.open.add(Open { node, source, writable, passing, written });
+        Ok(Opened { handle, is_held })
+    }
+
+    /// The file is closed.
+    pub fn close(&self, handle: u64) {
+        self.open.remove(handle);
+    }
+
+    fn file(&self, handle: u64) -> Result<Arc<Open>, Errno> {
+        self.open.get(handle).ok_or(Errno::BADF)
+    }
+
+    /// Gives `answer` the bytes at `offset`: `len` of them, or what is there before the end of the file.
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn read<R>(
+        &self,
+        handle: u64,
+        offset: u64,
+        len: usize,
+        answer: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, Errno> {
+        let open = self.file(handle)?;
+        let file = open.node.file.as_ref().ok_or(Errno::ISDIR)?;
+        let request = Request { file, source: open.source.as_fd(), offset, len, passing: open.passing };
+        self.cache.read(&request, answer)
+    }
+
+    /// Changes the bytes of an open file by `change`.
+    fn alter<R>(&self, open: &Open, change: impl FnOnce(&OwnedFd) -> Result<R, Errno>) -> Result<R, Errno> {
+        let done = change(&open.source);
+        open.written.store(true, Relaxed);
+        if let Some(file) = &open.node.file {
+            self.cache.changed(file);
+        }
+        done
+    }
+
+    /// Writes bytes; gives how many were written.
+    ///
+    /// # Errors
+    /// What the source answers, if none were.
+    pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        let open = self.file(handle)?;
+        self.alter(&open, |source| {
+            let mut done = 0;
+            while done < data.len() {
+                match pwrite(source, &data[done..], offset + done as u64) {
+                    Ok(0) => break,
+                    Ok(some) => done += some,
+                    Err(Errno::INTR) => {}
+                    Err(_) if done > 0 => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(done)
+        })
+    }
+
+    /// Tells what a close would: errors that some file systems tell of writes only then.
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn flush(&self, handle: u64) -> Result<(), Errno> {
+        let open = self.file(handle)?;
+        if open.written.swap(false, Relaxed) {
+            return sys::close(dup(&open.source)?);
+        }
+        Ok(())
+    }
+
+    /// Returns when what was written is on the source's storage.
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn sync(&self, handle: u64, data_only: bool) -> Result<(), Errno> {
+        let open = self.file(handle)?;
+        if data_only { fdatasync(&open.source) } else { fsync(&open.source) }
+    }
+
+    /// fallocate(2).
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn allocate(&self, handle: u64, mode: u32, offset: u64, len: u64) -> Result<(), Errno> {
+        let open = self.file(handle)?;
+        self.alter(&open, |source| fallocate(source, FallocateFlags::from_bits_retain(mode), offset, len))
+    }
+
+    /// copy_file_range(2), within the source.
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn copy(&self, from: (u64, u64), to: (u64, u64), len: usize) -> Result<usize, Errno> {
+        let (source, target) = (self.file(from.0)?, self.file(to.0)?);
+        let (mut out, mut into) = (from.1, to.1);
+        self.alter(&target, |target| {
+            copy_file_range(&source.source, Some(&mut out), target, Some(&mut into), len)
+        })
+    }
+
+    /// Where data or a hole begins.
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn seek(&self, handle: u64, to: SeekFrom) -> Result<u64, Errno> {
+        seek(&self.file(handle)?.source, to)
+    }
+}
+
+/// Whether the kernel's pages are of this version. If not, it is about to drop them, and has pages of this one only.
+fn is_held(node: &Node, stamp: Stamp) -> bool {
+    let mut held = node.held.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = Some(stamp).filter(Stamp::is_settled);
+    let is_held = now.is_some() && *held == now;
+    *held = now;
+    is_held
+}

@@ -1,0 +1,147 @@
+//! The tree: what can be done with the source, without a word of FUSE.
+//!
+//! Each request names nodes by number and is answered from the source by one or two system calls on descriptors, never
+//! by a path, so nothing that moves meanwhile is mistaken. [`names`] are requests on directories' entries,
+//! [`attributes`] on what files are, [`files`] on their bytes, [`listing`] on directories as a whole.
+
+mod attributes;
+mod files;
+mod listing;
+mod names;
+
+pub use crate::callers::Caller;
+pub use attributes::{Change, When};
+pub use files::Opened;
+pub use names::Made;
+pub use listing::Listed;
+
+use crate::cache::Cache;
+use crate::handles::Handles;
+use crate::nodes::{Node, Nodes};
+use crate::stamp::{Identity, look};
+use files::Open;
+use glob::{MatchOptions, Pattern};
+use listing::Listing;
+use rustix::fs::{CWD, FileType, Mode, OFlags, Statx, openat};
+use rustix::io::Errno;
+use std::fmt::Debug;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What a node stands for and everything that is told of it.
+#[derive(Debug)]
+pub struct Found {
+    /// The node; the kernel is told of it once more.
+    pub node: Arc<Node>,
+    /// What was told.
+    pub told: Statx,
+}
+
+/// Files that are not worth keeping, by their names.
+#[derive(Debug, Default)]
+pub struct Excluded {
+    /// Where the source is, as the kernel tells it.
+    source: PathBuf,
+    patterns: Vec<Pattern>,
+}
+
+impl Excluded {
+    /// Patterns for files below this directory. One without a slash is for names anywhere, one with a slash for paths
+    /// from there.
+    #[must_use]
+    pub fn new(source: &Path, patterns: Vec<Pattern>) -> Self {
+        Self { source: source.to_owned(), patterns }
+    }
+
+    fn has(&self, node: &Node) -> bool {
+        if self.patterns.is_empty() {
+            return false;
+        }
+        let Ok(path) = std::fs::read_link(node.way()) else { return false };
+        self.has_path(path.strip_prefix(&self.source).unwrap_or(&path))
+    }
+
+    fn has_path(&self, path: &Path) -> bool {
+        let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
+        self.patterns.iter().any(|pattern| {
+            let whole = pattern.as_str().contains('/');
+            let name = if whole { path } else { path.file_name().map_or(path, Path::new) };
+            pattern.matches_path_with(name, options)
+        })
+    }
+}
+
+/// A source, its nodes and its cache.
+#[derive(Debug)]
+pub struct Tree {
+    nodes: Nodes,
+    open: Handles<Open>,
+    listings: Handles<Listing>,
+    cache: Arc<Cache>,
+    excluded: Excluded,
+}
+
+impl Tree {
+    /// The tree below a directory, which is given by a descriptor.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub fn new(source: OwnedFd, cache: Arc<Cache>, excluded: Excluded) -> Result<Self, Errno> {
+        let identity = Identity::of(&look(&source)?);
+        let nodes = Nodes::new(source, identity);
+        Ok(Self { nodes, open: Handles::default(), listings: Handles::default(), cache, excluded })
+    }
+
+    /// The node of this number.
+    ///
+    /// # Errors
+    /// ESTALE.
+    pub fn node(&self, number: u64) -> Result<Arc<Node>, Errno> {
+        self.nodes.get(number)
+    }
+
+    /// The kernel forgets that it was told of a node so many times.
+    pub fn forget(&self, number: u64, lookups: u64) {
+        self.nodes.forget(number, lookups);
+    }
+
+    /// The node of a descriptor that opens nothing.
+    fn enter(&self, path: OwnedFd) -> Result<Found, Errno> {
+        let told = look(&path)?;
+        let (identity, kind) = (Identity::of(&told), FileType::from_raw_mode(told.stx_mode.into()));
+        let file = || (kind == FileType::RegularFile).then(|| self.cache.file(identity));
+        let node = self.nodes.enter(path, identity, kind, file);
+        Ok(Found { node, told })
+    }
+
+    /// Opens what the node stands for.
+    fn open_node(node: &Node, flags: OFlags) -> Result<OwnedFd, Errno> {
+        openat(CWD, node.way(), flags | OFlags::CLOEXEC, Mode::empty())
+    }
+}
+
+/// A name of one entry of a directory.
+fn check(name: &std::ffi::OsStr) -> Result<(), Errno> {
+    let name = name.as_bytes();
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {
+        return Err(Errno::INVAL);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_for_names_or_for_paths() {
+        let has = |pattern: &str, path: &str| {
+            Excluded::new(Path::new("/"), vec![Pattern::new(pattern).unwrap()]).has_path(Path::new(path))
+        };
+        assert!(has("*.mp4", "a/b/film.mp4") && has("*.mp4", "film.mp4") && !has("*.mp4", "mp4/text"));
+        assert!(has("data/*.bin", "data/a.bin") && !has("data/*.bin", "data/b/a.bin"));
+        assert!(has("data/**/*.bin", "data/b/c/a.bin") && !has("*/a", "b/c/a"));
+    }
+}
