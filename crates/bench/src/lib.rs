@@ -18,6 +18,7 @@ pub mod process;
 pub mod programs;
 pub mod redis;
 pub mod suite;
+pub mod throttle;
 pub mod touch;
 
 pub use ramfold_survey::random;

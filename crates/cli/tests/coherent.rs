@@ -1,0 +1,124 @@
+//! A mount gives what the files hold, whoever changes them: sixteen threads read through it and change files through
+//! it and behind it, in twice the memory that it has, while its limit changes. What they may see is in `coherent/book.rs`.
+//!
+//! The checker itself is tried on plain directories, where it must find nothing, and with mistakes that it must find.
+//! `RAMFOLD_MOUNT_SECONDS=3600 cargo test --release --test coherent through -- --nocapture` takes an hour.
+
+#[path = "coherent/book.rs"]
+mod book;
+#[path = "coherent/clients.rs"]
+mod clients;
+mod mounted;
+
+use book::{CELL, CELLS};
+use clients::{Mistake, Run};
+use mounted::{MIB, Mounted, Place, can_mount, seconds};
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// 32 MiB of files in 16 MiB.
+const FILES: usize = 64;
+const LIMIT: u64 = 16;
+
+fn report(run: &Run, what: &str) {
+    let kinds = ["written", "by mappings", "truncated", "appended", "renamed over", "unlinked and created"];
+    let changes: Vec<u64> = run.changes.iter().map(|count| count.load(Relaxed)).collect();
+    let told: Vec<String> =
+        kinds.iter().zip(&changes).map(|(kind, count)| format!("{count} {kind}")).collect();
+    let (checks, cells, sum) =
+        (run.checks.load(Relaxed), run.cells.load(Relaxed), changes.iter().sum::<u64>());
+    eprintln!("{what}: {checks} checks of {cells} cells, {sum} changes ({})", told.join(", "));
+}
+
+fn insist(run: &Run) {
+    let failures = run.failures.lock().unwrap();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    drop(failures);
+    run.audit().unwrap();
+}
+
+#[test]
+fn the_checker_finds_nothing_in_a_plain_directory() {
+    let place = Place::new();
+    let run = Run::new(&place.source(), &place.source(), FILES, None);
+    run.work(Duration::from_secs(seconds().min(60) / 3));
+    report(&run, "plain directory");
+    insist(&run);
+    assert!(run.changes.iter().all(|count| count.load(Relaxed) > 0));
+}
+
+#[test]
+fn the_checker_finds_mistakes() {
+    use Mistake::{LostName, LostSize, LostWrite, Mixed, Stale};
+    for mistake in [Stale, Mixed, LostWrite, LostSize, LostName] {
+        let place = Place::new();
+        // On few files, so that what is lost is soon looked at.
+        let run = Run::new(&place.source(), &place.source(), 4, Some(mistake));
+        let started = Instant::now();
+        run.work(Duration::from_secs(60));
+        let failures = run.failures.lock().unwrap();
+        assert!(!failures.is_empty(), "{mistake:?} is not found in a minute");
+        eprintln!("{mistake:?} after {} ms: {}", started.elapsed().as_millis(), failures[0]);
+    }
+}
+
+/// Changes the limit while the threads work.
+fn change_limits(run: &Run, mounted: &Mounted) {
+    let mut turn = 0;
+    while !run.ended.load(Relaxed) {
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(50));
+            if run.ended.load(Relaxed) {
+                break;
+            }
+        }
+        turn += 1;
+        mounted.memlimit("coherent", [8, 32, 12, 24, LIMIT][turn % 5]);
+    }
+    mounted.memlimit("coherent", LIMIT);
+}
+
+fn through(options: &[&str], length: Duration) {
+    let place = Place::new();
+    let mounted = place.mount(LIMIT, &[&["--name", "coherent"], options].concat());
+    let run = Run::new(mounted.source(), mounted.point(), FILES, None);
+    let files = (FILES * CELLS * CELL) as u64;
+    assert_eq!(files, 2 * LIMIT * MIB);
+    let read_all = || {
+        for name in &run.names {
+            assert!(Path::new(mounted.point()).join(&name.name).exists());
+        }
+        mounted.descriptors()
+    };
+    let before = read_all();
+    std::thread::scope(|scope| {
+        scope.spawn(|| change_limits(&run, &mounted));
+        run.work(length);
+    });
+    let after = read_all();
+    report(&run, &format!("through the mount {options:?}"));
+    eprintln!("at most {} KiB of memory; {before} descriptors before, {after} after", mounted.most() >> 10);
+    insist(&run);
+    assert!(after <= before + 2 * FILES + 64, "descriptors are left open: {before} before, {after} after");
+    mounted.stop();
+}
+
+#[test]
+fn nobody_sees_an_old_or_mixed_page_through_the_mount() {
+    if can_mount() {
+        through(&[], Duration::from_secs(seconds()));
+    }
+}
+
+#[test]
+fn nor_with_other_compressors_and_pools() {
+    if !can_mount() {
+        return;
+    }
+    for options in
+        [&["--compressor", "zstd:1", "--zpool", "zbud"], &["--zpool", "xvmalloc", "--compressor", "lzo"]]
+    {
+        through(options, Duration::from_secs(seconds().div_ceil(4)));
+    }
+}

@@ -1,0 +1,427 @@
+//! What the threads do: read, and change through the mount and behind it, and hold what they see against the book.
+
+use crate::book::{ABSENT, Body, CELL, CELLS, DATA, Name, RANGE, Size, ZERO};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Handles that a thread keeps open.
+const KEPT: usize = 4;
+
+/// What is done wrong on purpose, to see that it is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mistake {
+    /// Some reads give what was there a little earlier.
+    Stale,
+    /// Some reads give a word of another place.
+    Mixed,
+    /// Some writes are not done.
+    LostWrite,
+    /// Some truncations are not done.
+    LostSize,
+    /// Some new files do not take the place of old ones.
+    LostName,
+}
+
+/// All that the threads share.
+pub struct Run {
+    pub through: PathBuf,
+    pub behind: PathBuf,
+    pub mistake: Option<Mistake>,
+    pub names: Vec<Name>,
+    pub ended: AtomicBool,
+    pub failures: Mutex<Vec<String>>,
+    pub checks: AtomicU64,
+    pub cells: AtomicU64,
+    /// By kind: write, mapping, truncate, append, rename over, unlink and create.
+    pub changes: [AtomicU64; 6],
+}
+
+type Outcome = Result<(), String>;
+
+/// One thread.
+pub struct Client<'run> {
+    run: &'run Run,
+    random: u64,
+    number: u64,
+    kept: Vec<(File, Arc<Body>)>,
+}
+
+fn told(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> String {
+    move |error| format!("{what} {}: {error}", path.display())
+}
+
+impl Run {
+    /// With as many files as told, all of version 1.
+    pub fn new(behind: &Path, through: &Path, files: usize, mistake: Option<Mistake>) -> Self {
+        let name = |number: usize| {
+            let body = Body::new(CELLS);
+            let name = format!("file-{number}");
+            fs::write(behind.join(&name), body.bytes(0, &[1; CELLS])).unwrap();
+            Name::new(name, body)
+        };
+        let (behind, through) = (behind.to_owned(), through.to_owned());
+        let names = (0..files).map(name).collect();
+        let (ended, failures) = (AtomicBool::new(false), Mutex::new(vec![]));
+        let (checks, cells, changes) = (AtomicU64::new(0), AtomicU64::new(0), Default::default());
+        Self { through, behind, mistake, names, ended, failures, checks, cells, changes }
+    }
+
+    /// Sixteen threads, for so long or until one sees what must not be.
+    pub fn work(&self, length: Duration) {
+        let started = Instant::now();
+        std::thread::scope(|scope| {
+            for number in 1..=16_u64 {
+                scope.spawn(move || {
+                    let random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                    let mut client = Client { run: self, random, number, kept: vec![] };
+                    while started.elapsed() < length && !self.ended.load(Relaxed) {
+                        if let Err(why) = client.turn() {
+                            self.failures.lock().unwrap().push(format!("thread {number}: {why}"));
+                            self.ended.store(true, Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        self.ended.store(true, Relaxed);
+    }
+
+    /// All is quiet: every byte is known, on both sides.
+    pub fn audit(&self) -> Outcome {
+        for name in &self.names {
+            for directory in [&self.through, &self.behind] {
+                let path = directory.join(&name.name);
+                let body = name.body();
+                let (size, before) = (body.size(), body.done(0, CELLS));
+                let seen = fs::read(&path).map_err(told("read", &path))?;
+                body.judge(0, &before, &seen)
+                    .map_err(|why| format!("at the end, {}: {why}", path.display()))?;
+                body.judge_size(size, seen.len() as u64)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn counted(&self, len: usize) {
+        self.checks.fetch_add(1, Relaxed);
+        self.cells.fetch_add(len as u64, Relaxed);
+    }
+}
+
+impl<'run> Client<'run> {
+    fn below(&mut self, bound: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        usize::try_from(self.random >> 33).unwrap() % bound
+    }
+
+    fn errs(&mut self, mistake: Mistake) -> bool {
+        self.run.mistake == Some(mistake) && self.below(20) == 0
+    }
+
+    fn turn(&mut self) -> Outcome {
+        let run = self.run;
+        // Some files are read and changed more than others.
+        let at = self.below(run.names.len()).min(self.below(run.names.len()));
+        let name = &run.names[at];
+        let behind = self.below(2) == 0;
+        let directory = if behind { &run.behind } else { &run.through };
+        match self.below(100) {
+            0..25 => self.read_new(name, &run.through),
+            25..30 => self.read_new(name, &run.behind),
+            30..50 => self.read_kept(),
+            50..60 => self.read_whole(name),
+            60..70 => self.read_mapping(name),
+            70..86 => self.write(name, directory),
+            86..90 => self.write_mapping(name, directory, behind),
+            90..94 => self.truncate(name, directory),
+            94..97 => self.append(name, directory),
+            97..99 => self.rename_over(name, directory),
+            _ => self.unlink_and_create(name, directory),
+        }
+    }
+
+    /// Opens a name: the file, and the bodies that it may be. None if the name may have had none for a moment.
+    fn open(&self, name: &Name, directory: &Path) -> Result<Option<(File, Vec<Arc<Body>>)>, String> {
+        let path = directory.join(&name.name);
+        let before = name.done();
+        let file = File::open(&path);
+        let bodies = name.since(before);
+        match (file, bodies) {
+            (_, None) => Ok(None),
+            (Ok(file), Some(bodies)) => Ok(Some((file, bodies))),
+            (Err(error), Some(bodies)) if error.kind() == ErrorKind::NotFound && bodies.len() > 1 => Ok(None),
+            (Err(error), _) => Err(format!("open {}: {error}", path.display())),
+        }
+    }
+
+    /// Reads some cells of a file that is one of these bodies.
+    fn read_at(&mut self, file: &File, bodies: &[Arc<Body>], how: &str) -> Outcome {
+        let from = self.below(CELLS);
+        let len = (1 + self.below(64)).min(CELLS - from);
+        let early = match self.errs(Mistake::Stale) {
+            false => None,
+            true => {
+                let mut bytes = vec![0; len * CELL];
+                let read =
+                    file.read_at(&mut bytes, (from * CELL) as u64).map_err(|error| error.to_string())?;
+                bytes.truncate(read);
+                std::thread::sleep(Duration::from_millis(20));
+                Some(bytes)
+            }
+        };
+        let before: Vec<(Size, Vec<u64>)> =
+            bodies.iter().map(|body| (body.size(), body.done(from, len))).collect();
+        let size = file.metadata().map_err(|error| format!("{how}, its size: {error}"))?.len();
+        let mut bytes = vec![0; len * CELL];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match file.read_at(&mut bytes[filled..], (from * CELL + filled) as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) => return Err(format!("{how} at {}: {error}", from * CELL + filled)),
+            }
+        }
+        bytes.truncate(filled);
+        let mut bytes = early.unwrap_or(bytes);
+        if bytes.len() >= CELL && self.errs(Mistake::Mixed) {
+            bytes[200..208].copy_from_slice(&[0x5a; 8]);
+        }
+        let judged = bodies.iter().zip(&before).map(|(body, (size_before, before))| {
+            body.judge(from, before, &bytes)?;
+            body.judge_size(*size_before, size)
+        });
+        self.run.counted(len);
+        one_of(judged).map_err(|why| format!("{how}: {why}"))
+    }
+
+    fn read_new(&mut self, name: &Name, directory: &Path) -> Outcome {
+        let Some((file, bodies)) = self.open(name, directory)? else { return Ok(()) };
+        self.read_at(&file, &bodies, &format!("{} opened in {}", name.name, directory.display()))?;
+        if let ([body], true) = (&bodies[..], directory == self.run.through) {
+            self.kept.push((file, Arc::clone(body)));
+            if self.kept.len() > KEPT {
+                let out = self.below(self.kept.len());
+                self.kept.swap_remove(out);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_kept(&mut self) -> Outcome {
+        let Some(last) = self.kept.len().checked_sub(1) else { return Ok(()) };
+        let at = self.below(last + 1);
+        let (file, body) = self.kept.swap_remove(at);
+        self.read_at(&file, std::slice::from_ref(&body), "a file that was open")?;
+        self.kept.push((file, body));
+        Ok(())
+    }
+
+    /// From the first to the last byte, as `cat` does.
+    fn read_whole(&mut self, name: &Name) -> Outcome {
+        let Some((mut file, bodies)) = self.open(name, &self.run.through)? else { return Ok(()) };
+        let before: Vec<Vec<u64>> = bodies.iter().map(|body| body.done(0, CELLS)).collect();
+        let mut bytes = vec![];
+        file.read_to_end(&mut bytes).map_err(|error| format!("{} whole: {error}", name.name))?;
+        let judged = bodies.iter().zip(&before).map(|(body, before)| body.judge(0, before, &bytes));
+        self.run.counted(CELLS);
+        one_of(judged).map_err(|why| format!("{} whole: {why}", name.name))
+    }
+
+    /// A mapping made by the next open shows what was there when it was opened, or newer.
+    fn read_mapping(&mut self, name: &Name) -> Outcome {
+        let _shape = name.shape.read().unwrap();
+        let body = name.body();
+        let size = body.size().done;
+        if size == 0 {
+            return Ok(());
+        }
+        let from = self.below(size);
+        let len = (1 + self.below(64)).min(size - from);
+        let before = body.done(from, len);
+        let path = self.run.through.join(&name.name);
+        let file = File::open(&path).map_err(told("open", &path))?;
+        let mapping = Mapping::new(&file, size * CELL, false).map_err(told("map", &path))?;
+        let bytes = mapping.read(from * CELL, len * CELL);
+        self.run.counted(len);
+        body.judge(from, &before, &bytes).map_err(|why| format!("{} mapped: {why}", name.name))
+    }
+
+    fn changed(&self, kind: usize) {
+        self.run.changes[kind].fetch_add(1, Relaxed);
+    }
+
+    /// Cells of one range that the file has: its number, the first cell, how many.
+    fn some_range(&mut self, size: usize) -> Option<(usize, usize, usize)> {
+        let from = self.below(size.max(1));
+        let end = size.min((from / RANGE + 1) * RANGE);
+        let most = end.checked_sub(from).filter(|most| *most > 0)?;
+        Some((from / RANGE, from, 1 + self.below(most)))
+    }
+
+    fn write(&mut self, name: &Name, directory: &Path) -> Outcome {
+        let _shape = name.shape.read().unwrap();
+        let body = name.body();
+        let Some((range, from, len)) = self.some_range(body.size().done) else { return Ok(()) };
+        let _range = body.ranges[range].lock().unwrap();
+        let path = directory.join(&name.name);
+        let file = File::options().write(true).open(&path).map_err(told("open to write", &path))?;
+        let (change, versions) = body.begin(from..from + len, DATA, None);
+        if !self.errs(Mistake::LostWrite) {
+            let bytes = body.bytes(from, &versions);
+            file.write_all_at(&bytes, (from * CELL) as u64).map_err(told("write", &path))?;
+        }
+        body.end(&change);
+        self.changed(0);
+        Ok(())
+    }
+
+    /// Behind the mount, the file's time is set as well, as nobody is told of a store to a mapping.
+    fn write_mapping(&mut self, name: &Name, directory: &Path, behind: bool) -> Outcome {
+        let _shape = name.shape.read().unwrap();
+        let body = name.body();
+        let size = body.size().done;
+        let Some((range, from, len)) = self.some_range(size) else { return Ok(()) };
+        let _range = body.ranges[range].lock().unwrap();
+        let path = directory.join(&name.name);
+        let file = File::options().read(true).write(true).open(&path).map_err(told("open to map", &path))?;
+        let mut mapping = Mapping::new(&file, size * CELL, true).map_err(told("map", &path))?;
+        let (change, versions) = body.begin(from..from + len, DATA, None);
+        mapping.write(from * CELL, &body.bytes(from, &versions));
+        mapping.sync().map_err(told("msync", &path))?;
+        if behind {
+            file.set_modified(std::time::SystemTime::now()).map_err(told("touch", &path))?;
+        }
+        drop(mapping);
+        drop(file);
+        body.end(&change);
+        self.changed(1);
+        Ok(())
+    }
+
+    fn truncate(&mut self, name: &Name, directory: &Path) -> Outcome {
+        let _shape = name.shape.write().unwrap();
+        let body = name.body();
+        let size = body.size().done;
+        // Longer more often than not, so that files stay large.
+        let len = if self.below(3) == 0 { self.below(CELLS) } else { size + self.below(CELLS + 1 - size) };
+        let path = directory.join(&name.name);
+        let file = File::options().write(true).open(&path).map_err(told("open to truncate", &path))?;
+        let (cells, kind) = if len < size { (len..size, ABSENT) } else { (size..len, ZERO) };
+        let (change, _) = body.begin(cells, kind, Some(len));
+        if !self.errs(Mistake::LostSize) {
+            file.set_len((len * CELL) as u64).map_err(told("truncate", &path))?;
+        }
+        body.end(&change);
+        self.changed(2);
+        Ok(())
+    }
+
+    fn append(&mut self, name: &Name, directory: &Path) -> Outcome {
+        let _shape = name.shape.write().unwrap();
+        let body = name.body();
+        let path = directory.join(&name.name);
+        let mut file = File::options().append(true).open(&path).map_err(told("open to append", &path))?;
+        for _ in 0..2 {
+            let size = body.size().done;
+            let len = (1 + self.below(32)).min(CELLS - size);
+            let (change, versions) = body.begin(size..size + len, DATA, Some(size + len));
+            file.write_all(&body.bytes(size, &versions)).map_err(told("append", &path))?;
+            body.end(&change);
+        }
+        self.changed(3);
+        Ok(())
+    }
+
+    fn rename_over(&mut self, name: &Name, directory: &Path) -> Outcome {
+        let _shape = name.shape.write().unwrap();
+        let len = 1 + self.below(CELLS);
+        let body = Body::new(len);
+        let new = directory.join(format!("new-{}", self.number));
+        fs::write(&new, body.bytes(0, &vec![1; len])).map_err(told("write", &new))?;
+        name.begin(Arc::clone(&body));
+        if !self.errs(Mistake::LostName) {
+            fs::rename(&new, directory.join(&name.name)).map_err(told("rename", &new))?;
+        }
+        name.end();
+        self.changed(4);
+        Ok(())
+    }
+
+    fn unlink_and_create(&mut self, name: &Name, directory: &Path) -> Outcome {
+        let _shape = name.shape.write().unwrap();
+        let body = Body::new(0);
+        let path = directory.join(&name.name);
+        name.begin(Arc::clone(&body));
+        fs::remove_file(&path).map_err(told("unlink", &path))?;
+        let mut file = File::create_new(&path).map_err(told("create", &path))?;
+        name.end();
+        let (mut size, end) = (0, 1 + self.below(CELLS));
+        while size < end {
+            let len = (1 + self.below(200)).min(end - size);
+            let (change, versions) = body.begin(size..size + len, DATA, Some(size + len));
+            file.write_all(&body.bytes(size, &versions)).map_err(told("write", &path))?;
+            body.end(&change);
+            size += len;
+        }
+        self.changed(5);
+        Ok(())
+    }
+}
+
+/// Fine if one of them is.
+fn one_of(judged: impl Iterator<Item = Outcome>) -> Outcome {
+    let mut last = Err("of no body".to_owned());
+    for outcome in judged {
+        if outcome.is_ok() {
+            return outcome;
+        }
+        last = outcome;
+    }
+    last
+}
+
+/// A shared mapping of a file that nobody makes shorter meanwhile.
+struct Mapping(*mut u8, usize);
+
+impl Mapping {
+    fn new(file: &File, len: usize, to_write: bool) -> std::io::Result<Self> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let rights = if to_write { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a new mapping, at an address that nobody has.
+        let at = unsafe { mmap(std::ptr::null_mut(), len, rights, MapFlags::SHARED, file, 0) }?;
+        Ok(Self(at.cast(), len))
+    }
+
+    fn read(&self, from: usize, len: usize) -> Vec<u8> {
+        assert!(from + len <= self.1);
+        let mut bytes = vec![0; len];
+        // SAFETY: the mapping is this long; others may write meanwhile, and what was seen is judged as bytes.
+        unsafe { std::ptr::copy_nonoverlapping(self.0.add(from), bytes.as_mut_ptr(), len) };
+        bytes
+    }
+
+    fn write(&mut self, from: usize, bytes: &[u8]) {
+        assert!(from + bytes.len() <= self.1);
+        // SAFETY: as above; this range of the file has no other writer.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.add(from), bytes.len()) };
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        // SAFETY: the mapping is this long.
+        Ok(unsafe { rustix::mm::msync(self.0.cast(), self.1, rustix::mm::MsyncFlags::SYNC) }?)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nobody has a reference into it.
+        let _ = unsafe { rustix::mm::munmap(self.0.cast(), self.1) };
+    }
+}
