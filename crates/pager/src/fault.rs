@@ -207,7 +207,7 @@ impl Handler {
                 wait = Wait::new(&engine.member);
                 continue;
             }
-            if !wait.goes_on(&engine.member) {
+            if !wait.goes_on(&engine.member, able) {
                 engine.out_of_memory();
             }
             engine.read_on();
