@@ -145,16 +145,23 @@ impl Wait {
 
     /// Whether the member's other threads give nothing either.
     pub fn is_stalled(&mut self, member: &Member) -> bool {
+        self.still(member) >= STALLED
+    }
+
+    /// How long the member has given nothing.
+    fn still(&mut self, member: &Member) -> Duration {
         let given = member.given();
         if given != self.given {
             (self.given, self.since) = (given, Instant::now());
         }
-        self.since.elapsed() >= STALLED
+        self.since.elapsed()
     }
 
     /// Whether to wait a little more: other members have the memory, and look every few milliseconds. False when it
-    /// has been too long, or there is nobody else. What the dead have left comes back.
-    pub fn goes_on(&mut self, member: &Member) -> bool {
+    /// has been too long, or there is nobody else. What the dead have left comes back. Who is not `able` to give up
+    /// anything itself cannot tell a thread that has nothing to give from one that gets no processor, and there may be
+    /// plenty: it waits as long as for other members.
+    pub fn goes_on(&mut self, member: &Member, able: bool) -> bool {
         if self.reap <= Instant::now() {
             self.reap = Instant::now() + REAP;
             // `ramfold run` does so as well, while it lives.
@@ -162,7 +169,8 @@ impl Wait {
                 return true;
             }
         }
-        !self.is_stalled(member) || (self.begun.elapsed() < PATIENCE && member.segment().living() > 1)
+        let enough = if able { STALLED } else { PATIENCE };
+        self.still(member) < enough || (self.begun.elapsed() < PATIENCE && member.segment().living() > 1)
     }
 }
 
@@ -186,7 +194,7 @@ pub fn until_fits(member: &Member, door: &impl Door, mut give: impl FnMut() -> G
             Turn::Trying => {}
             Turn::Made => wait = Wait::new(member),
             Turn::Spent if effort.squeeze(member, door) => wait = Wait::new(member),
-            Turn::Spent if wait.goes_on(member) => std::thread::sleep(Duration::from_millis(1)),
+            Turn::Spent if wait.goes_on(member, true) => std::thread::sleep(Duration::from_millis(1)),
             Turn::Spent => return false,
         }
     }

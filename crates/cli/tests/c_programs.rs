@@ -52,6 +52,7 @@ properties!(
     raw_clone,
     realloc_big,
     reuse,
+    rights,
     streams,
     syscalls_evicted,
     threads,

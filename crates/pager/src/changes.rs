@@ -214,18 +214,20 @@ impl Engine {
         if !self.uffd.tells_changes() {
             return sys::discard(addr, len);
         }
-        let done = if self.moves { self.discard_by_move(addr, len) } else { 0 };
+        let done = self.discard_by_move(&self.staging.trash(), addr, len);
         if done == len {
             return Ok(());
         }
         let rest = addr + done..addr + len;
-        self.inbox.expect_removal(rest.clone());
-        sys::discard(rest.start, rest.len()).inspect_err(|_| self.inbox.expect_less(&rest, rest.len()))
+        self.inbox.removing(rest.clone(), || sys::discard(rest.start, rest.len()))
     }
 
-    /// The same by moving them out of the program's sight first: nobody is told. How many bytes were dropped.
-    fn discard_by_move(&self, addr: usize, len: usize) -> usize {
-        let trash = self.staging.trash();
+    /// The same by moving them out of the program's sight first, to where `trash` lies: nobody is told. How many bytes
+    /// were dropped.
+    pub(crate) fn discard_by_move(&self, trash: &Range<usize>, addr: usize, len: usize) -> usize {
+        if !self.uffd.can_move() {
+            return 0;
+        }
         let mut done = 0;
         while done < len {
             let piece = (len - done).min(trash.len());

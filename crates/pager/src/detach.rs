@@ -186,22 +186,52 @@ fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<Mas
         let _ = sys::discard_unseen(to, count * PAGE);
         return Err(errno);
     }
-    let (range, told) = (addr..addr + count * PAGE, engine.uffd.tells_changes());
-    if told {
-        engine.inbox.expect_removal(range.clone());
-    }
-    let all = sys::discard(addr, count * PAGE).is_ok();
-    let kept = if all { 0 } else { present(engine, addr, count) };
-    if told && !all {
-        let dropped = (kept.trailing_zeros() as usize).min(count);
-        engine.inbox.expect_less(&range, (count - dropped) * PAGE);
-    }
-    for bit in bits(kept) {
+    let dropped = drop_pages(engine, addr, count);
+    for bit in bits(ones(0..count) & !dropped) {
         let _ = sys::discard_unseen(to + bit * PAGE, PAGE);
     }
-    let dropped = ones(0..count) & !kept;
     engine.member.usage.divide((dropped & common).count_ones());
     Ok(dropped)
+}
+
+/// Drops pages in which nothing changes now; their group is locked. Returns those (bits) that were dropped.
+///
+/// Where the kernel tells of it, they are moved out of the program's sight first, and then nobody is told.
+fn drop_pages(engine: &Engine, addr: usize, count: usize) -> Mask {
+    let all = ones(0..count);
+    if !engine.uffd.tells_changes() {
+        let done = sys::discard(addr, count * PAGE).is_ok();
+        return if done { all } else { all & !present(engine, addr, count) };
+    }
+    let trash = engine.staging.evictors_trash();
+    let (mut dropped, mut at, mut most) = (0, 0, count);
+    while at < count {
+        let (start, pages) = (addr + at * PAGE, most.min(count - at));
+        let moved = engine.discard_by_move(&trash, start, pages * PAGE) / PAGE;
+        if moved > 0 {
+            dropped |= ones(at..at + moved);
+            at += moved;
+            most = moved * 2;
+        } else if pages > 1 {
+            // More than one mapping, or a page that does not move: less of it.
+            most = pages / 2;
+        } else {
+            dropped |= Mask::from(drop_told(engine, start)) << at;
+            at += 1;
+        }
+    }
+    dropped
+}
+
+/// Drops a page that does not move; whether it could.
+///
+/// One page, and no more: of that the kernel tells once at most. Of several it tells in one message what lies in one
+/// mapping, and if another thread cuts that mapping meanwhile (mprotect, mlock), it tells the rest once more
+/// (`madvise_dontneed_free` in `mm/madvise.c`): as it would if the program dropped it. While it is open whether the
+/// last attempt was told the page stays.
+fn drop_told(engine: &Engine, addr: usize) -> bool {
+    let page = addr..addr + PAGE;
+    !engine.inbox.expects_removal(&page) && engine.inbox.removing(page, || sys::discard(addr, PAGE)).is_ok()
 }
 
 /// Which pages of a stretch have contents.

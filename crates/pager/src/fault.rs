@@ -207,7 +207,7 @@ impl Handler {
                 wait = Wait::new(&engine.member);
                 continue;
             }
-            if !wait.goes_on(&engine.member) {
+            if !wait.goes_on(&engine.member, able) {
                 engine.out_of_memory();
             }
             engine.read_on();
@@ -307,6 +307,8 @@ fn await_messages(engine: &Engine, messages: &mut [Message]) -> usize {
     if !engine.inbox.is_empty() {
         return 0;
     }
+    // All that was read is taken up.
+    engine.inbox.forget_what_is_over();
     match engine.uffd.read(messages) {
         Ok(count) => count,
         Err(Errno::INTR | Errno::AGAIN) => 0,

@@ -5,7 +5,8 @@
 //! another thread it goes on reading, and keeps here what it cannot take up yet.
 //!
 //! The pager's own calls are told as well, where they cannot be made unseen. Whoever makes one says so before it does,
-//! and what is told of it is passed over.
+//! and what is told of it is passed over. A message does not tell whose call it is of. So where contents would be lost
+//! if one were taken for the program's, a call is made of which there can be no more than one ([`crate::detach`]).
 //!
 //! The locks here are taken inside the gate, but for that of the reader which waits outside of it, and reads on:
 //! [`Inbox::hold_still`].
@@ -16,7 +17,7 @@ use crate::gate::Gate;
 use crate::uffd::{Change, Message, Told};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The program changes its memory past the pager: a fault is resolved after that ([`crate::changes`]).
@@ -29,6 +30,8 @@ pub(crate) struct Inbox {
     early: Mutex<VecDeque<Message>>,
     count: AtomicUsize,
     expected: Mutex<Vec<Expected>>,
+    /// Some of it is over.
+    over: AtomicBool,
     /// Closed while a process is copied: the reader, which reads on outside of the pager's gate, takes no lock then
     /// that the copy would have locked.
     reading: Gate,
@@ -41,6 +44,8 @@ enum Expected {
     Removal {
         range: Range<usize>,
         bytes: usize,
+        /// The call has returned: what was told of it has been read.
+        over: bool,
     },
     Other(Change),
 }
@@ -123,24 +128,41 @@ impl Inbox {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// The caller is about to drop the contents of the range, and has seen to its pages.
-    pub(crate) fn expect_removal(&self, range: Range<usize>) {
+    /// Runs `remove`, which drops the contents of the range. The caller has seen to its pages: as many bytes as there
+    /// are in the range are passed over when they are told.
+    ///
+    /// When the call returns all that was told of it has been read, but may not have been taken up. And what was not
+    /// dropped may have been told or not: so what is expected stays until the reader has taken up what it has read.
+    pub(crate) fn removing<T>(&self, range: Range<usize>, remove: impl FnOnce() -> T) -> T {
         let bytes = range.len();
-        lock(&self.expected).push(Expected::Removal { range, bytes });
-    }
-
-    /// So many bytes of what was to be dropped were not.
-    pub(crate) fn expect_less(&self, whole: &Range<usize>, less: usize) {
-        let mut all = lock(&self.expected);
-        for expected in all.iter_mut() {
-            if let Expected::Removal { range, bytes } = expected
-                && range == whole
+        lock(&self.expected).push(Expected::Removal { range: range.clone(), bytes, over: false });
+        let removed = remove();
+        for expected in lock(&self.expected).iter_mut() {
+            if let Expected::Removal { range: it, over: over @ false, .. } = expected
+                && *it == range
             {
-                *bytes = bytes.saturating_sub(less);
+                *over = true;
+                self.over.store(true, Ordering::Relaxed);
                 break;
             }
         }
-        all.retain(|expected| !matches!(expected, Expected::Removal { bytes: 0, .. }));
+        removed
+    }
+
+    /// Whether a removal of this range was not told, or not taken up, so far.
+    pub(crate) fn expects_removal(&self, removed: &Range<usize>) -> bool {
+        let is_of =
+            |expected: &Expected| matches!(expected, Expected::Removal { range, .. } if range == removed);
+        lock(&self.expected).iter().any(is_of)
+    }
+
+    /// For the reader, when it has taken up all that it has read: what was to be told of calls that are over was.
+    pub(crate) fn forget_what_is_over(&self) {
+        if self.over.load(Ordering::Relaxed) {
+            let mut all = lock(&self.expected);
+            all.retain(|expected| !matches!(expected, Expected::Removal { over: true, .. }));
+            self.over.store(false, Ordering::Relaxed);
+        }
     }
 
     /// The caller is about to make this change, and sees to the pages.
@@ -163,7 +185,7 @@ impl Inbox {
         let mut all = lock(&self.expected);
         for at in 0..all.len() {
             let done = match (&mut all[at], change) {
-                (Expected::Removal { range, bytes }, Change::Removed(part))
+                (Expected::Removal { range, bytes, .. }, Change::Removed(part))
                     if range.start <= part.start && part.end <= range.end && *bytes >= part.len() =>
                 {
                     *bytes -= part.len();
@@ -202,14 +224,12 @@ mod tests {
         let inbox = Inbox::default();
         let removed = Change::Removed;
         assert!(!inbox.was_expected(&removed(0..8)));
-        inbox.expect_removal(0..16);
-        assert!(!inbox.was_expected(&removed(8..24)), "more than that");
-        assert!(inbox.was_expected(&removed(0..4)));
-        assert!(inbox.was_expected(&removed(4..16)));
+        inbox.removing(0..16, || {
+            assert!(!inbox.was_expected(&removed(8..24)), "more than that");
+            assert!(inbox.was_expected(&removed(0..4)));
+        });
+        assert!(inbox.was_expected(&removed(4..16)), "read before the call was over, taken up later");
         assert!(!inbox.was_expected(&removed(4..16)), "all of it was told");
-        inbox.expect_removal(0..16);
-        inbox.expect_less(&(0..16), 12);
-        assert!(inbox.was_expected(&removed(0..4)) && !inbox.was_expected(&removed(4..16)));
         let moved = Change::Moved { from: 0, to: 64, len: 16 };
         inbox.expect(moved.clone());
         assert!(!inbox.was_expected(&Change::Moved { from: 0, to: 64, len: 8 }));
@@ -217,6 +237,20 @@ mod tests {
         inbox.expect(moved.clone());
         inbox.expect_no_more(&moved);
         assert!(!inbox.was_expected(&moved));
+    }
+
+    #[test]
+    fn what_is_over_is_expected_until_the_reader_has_done() {
+        let inbox = Inbox::default();
+        inbox.removing(0..16, || {
+            inbox.removing(16..32, || ());
+            assert!(inbox.expects_removal(&(0..16)) && inbox.expects_removal(&(16..32)));
+            inbox.forget_what_is_over();
+            assert!(inbox.expects_removal(&(0..16)) && !inbox.expects_removal(&(16..32)));
+        });
+        assert!(inbox.expects_removal(&(0..16)), "it may have been told");
+        inbox.forget_what_is_over();
+        assert!(!inbox.was_expected(&Change::Removed(0..16)), "it was not");
     }
 
     #[test]
