@@ -1,10 +1,10 @@
 //! The cache: reads of files, answered from compressed pages or from the source.
 //!
 //! A read looks at the version of its file, takes what the store has of that version, and reads the rest from the
-//! source in as few pieces as possible. If the file still has that version afterwards, and the version is settled, what
-//! was read is kept. If it has not, pages of two versions may have met, and the read begins anew; a file that changes
-//! all the time is read from the source alone, as its other readers do. A change through the mount has the pages that it
-//! may touch go before it is answered.
+//! source in as few pieces as possible. If the file still has that version afterwards, and the version is settled,
+//! what was read is kept. If it has not, pages of two versions may have met, and the read begins anew; a file that
+//! changes all the time is read from the source alone, as its other readers do. A change through the mount has the
+//! pages that it may touch go before it is answered.
 //!
 //! Price of a read: one look at the file, two if the source is read. Guarantee: a read gives bytes that the source
 //! would have given at some moment during the read, and no older ones.
@@ -169,8 +169,8 @@ impl Cache {
         self.files.watch()
     }
 
-    /// Changes the bytes of a file by `change`: those of `touched`, or any if that is not known. `told`: what is told of
-    /// the file, if it is watched. When this returns, nobody reads what was there before.
+    /// Changes the bytes of a file by `change`: those of `touched`, or any if that is not known. `told`: what is told
+    /// of the file, if it is watched. When this returns, nobody reads what was there before.
     pub fn change<R>(
         &self,
         file: &File,

@@ -28,13 +28,14 @@ pub struct Node {
     identity: Identity,
     /// What it is.
     pub kind: FileType,
+    /// It is watched for changes by others, from its first change through the mount on. None: that is not to be had. It
+    /// ends before the descriptor is closed, by which the kernel is told.
+    pub(crate) watched: OnceLock<Option<Watched>>,
     path: OwnedFd,
     /// What the cache knows of it, if it is a regular file.
     pub file: Option<Arc<File>>,
     /// The version whose pages the kernel may have, if that can be told from later ones.
     pub held: Mutex<Option<Stamp>>,
-    /// It is watched for changes by others, from its first change through the mount on. None: that is not to be had.
-    pub(crate) watched: OnceLock<Option<Watched>>,
 }
 
 impl Node {

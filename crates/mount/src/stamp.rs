@@ -16,7 +16,8 @@ use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// How long a version takes to settle: a write that is throttled for want of memory, or that writes much, takes as long.
+/// How long a version takes to settle: a write that is throttled for want of memory, or that writes much, takes as
+/// long.
 pub const SETTLED: Duration = Duration::from_secs(5);
 /// Nanoseconds within which two writes may get the same time on file systems that keep whole seconds, or two (FAT).
 const COARSE_TICK: i128 = 2_500_000_000;

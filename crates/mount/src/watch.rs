@@ -10,7 +10,6 @@
 //! others are not told whose change it is. Stores to a shared mapping are not told; stamps tell them as they do of
 //! files that are not watched.
 
-use crate::nodes::Node;
 use crate::sys::{FileHandle, change_queue, handle_of, tell_changes};
 use rustix::fs::fstatfs;
 use rustix::io::{Errno, read};
@@ -93,14 +92,14 @@ impl Watch {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches a file. None if that is not to be had.
-    pub(crate) fn begin(self: &Arc<Self>, node: &Node, file: impl AsFd) -> Option<Watched> {
+    /// Watches an open file, to which `way` is a path that follows no link and stays. None if that is not to be had.
+    pub(crate) fn begin(self: &Arc<Self>, way: String, file: impl AsFd) -> Option<Watched> {
         let kind = i64::from(fstatfs(&file).ok()?.f_type);
         let mut table = self.table();
         if !LOCAL.contains(&kind) || table.len() >= MOST {
             return None;
         }
-        let (handle, way, told) = (handle_of(node).ok()?, node.way(), Arc::new(Told::default()));
+        let (handle, told) = (handle_of(&file).ok()?, Arc::new(Told::default()));
         tell_changes(&self.queue, &way, true).ok()?;
         table.insert(handle.clone(), Arc::clone(&told));
         Some(Watched { watch: Arc::clone(self), handle, way, told })

@@ -132,7 +132,8 @@ impl Tree {
         self.cache.read(&request, answer)
     }
 
-    /// Whether the kernel's pages are of this version. If not, it is about to drop them, and has pages of this one only.
+    /// Whether the kernel's pages are of this version. If not, it is about to drop them, and has pages of this one
+    /// only.
     fn is_held(&self, node: &Node, stamp: Stamp) -> bool {
         let mut held = node.held.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Some(stamp).filter(|stamp| self.cache.is_settled(stamp));
@@ -150,7 +151,7 @@ impl Tree {
         change: impl FnOnce() -> R,
     ) -> R {
         let Some(file) = &node.file else { return change() };
-        let begin = || self.cache.watch().and_then(|watch| watch.begin(node, source));
+        let begin = || self.cache.watch().and_then(|watch| watch.begin(node.way(), source));
         let told = node.watched.get_or_init(begin).as_ref().map(Watched::told);
         self.cache.change(file, source, told, touched, change)
     }
