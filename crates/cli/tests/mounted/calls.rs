@@ -331,6 +331,8 @@ fn a_large_directory_is_listed_whole() {
         assert!((0..COUNT).all(|number| names.contains(&format!("entry-{number:06}"))));
     }
     assert_eq!(run(&large, &["sh", "-c", "find . -type f | sort -u | wc -l"]).trim(), "100000");
+    // Each is looked at, and stays known for a while.
+    assert_eq!(run(&large, &["sh", "-c", "find . -type f -size 0 -printf x | wc -c"]).trim(), "100000");
     // It is emptied while it is listed.
     run(mounted.point(), &["rm", "-r", "large"]);
     assert!(!place.source().join("large").exists());

@@ -350,8 +350,8 @@ fn times_to_the_nanosecond() {
             ((now.atime(), now.atime_nsec()), (now.mtime(), now.mtime_nsec()))
         };
         let (omit, now) = (rustix::fs::UTIME_OMIT, rustix::fs::UTIME_NOW);
-        let (a, m) = (time(1_234_567_891, 987_654_321), time(-77, 1));
-        assert_eq!(set(a, m), ((1_234_567_891, 987_654_321), (-77, 1)));
+        let (a, m) = (time(1_234_567_891, 987_654_321), time(-77, 0));
+        assert_eq!(set(a, m), ((1_234_567_891, 987_654_321), (-77, 0)));
         assert_eq!(set(time(0, omit), time(5, 5)), ((1_234_567_891, 987_654_321), (5, 5)));
         assert!(set(time(0, omit), time(0, now)).1.0 > 1_700_000_000);
         set(time(5, 5), time(5, 5));
