@@ -126,7 +126,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
         prepared.start(mount.segment(), options.metrics.as_ref(), socket, Arc::new(attributes))?;
     let (source, at) = (options.source.display(), options.at.display());
     say(&format!("mount: {name}, {source} is at {at}, in {}", size::display(options.memory)));
-    let (mut end, stop) = (mount.end(), running.stop());
+    let (end, stop) = (mount.end(), running.stop());
     let server = std::thread::Builder::new().name("ramfold-mount".to_owned());
     let server = server.spawn(move || {
         let served = mount.serve();
@@ -135,8 +135,14 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     });
     let server = server.map_err(failed)?;
     running.wait();
-    // It may have ended already.
-    end.unmount().map_err(failed)?;
+    if !server.is_finished() {
+        end.end().map_err(failed)?;
+        // A second signal ends it under those who have files open.
+        running.wait();
+        if !server.is_finished() {
+            return running.end(|| cache.publish());
+        }
+    }
     let served = server.join().unwrap_or_else(|_| Err(std::io::Error::other("its thread has ended")));
     let status = running.end(|| cache.publish())?;
     served.map_err(failed)?;

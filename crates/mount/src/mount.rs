@@ -8,12 +8,12 @@ use crate::fuse::Served;
 use crate::keeper::{LOOK, keep};
 use crate::stamp::SETTLED;
 use crate::tree::{Excluded, Tree};
-use fuser::{Config as Session, MountOption, SessionACL, SessionUnmounter};
+use fuser::{Config as Session, MountOption, SessionACL};
 use glob::Pattern;
 use ramfold::{Config, PoorPages};
 use ramfold_budget::segment::Segment;
 use ramfold_budget::service::{self, Server, Service};
-use rustix::fs::{Access, CWD, Mode, OFlags, StatVfsMountFlags, access, fstatvfs, openat};
+use rustix::fs::{Access, CWD, Mode, OFlags, StatVfsMountFlags, access, fstatvfs, openat, statfs};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
@@ -108,6 +108,7 @@ pub struct Mount {
     cache: Arc<Cache>,
     service: Service,
     session: fuser::Session<Served>,
+    at: PathBuf,
 }
 
 static SERVER: Server = Server("mount");
@@ -134,7 +135,7 @@ impl Mount {
         let kept = Arc::clone(&cache);
         service.keep(LOOK, move |_| keep(&kept))?;
         let session = fuser::Session::new(Served::new(Arc::new(tree)), &at, &session)?;
-        Ok(Self { cache, service, session })
+        Ok(Self { cache, service, session, at })
     }
 
     /// The mount's budget, where its numbers are.
@@ -150,8 +151,9 @@ impl Mount {
     }
 
     /// What ends the mount, from any thread.
-    pub fn end(&mut self) -> SessionUnmounter {
-        self.session.unmount_callable()
+    #[must_use]
+    pub fn end(&self) -> End {
+        End(self.at.clone())
     }
 
     /// Serves until the mount has ended.
@@ -160,6 +162,21 @@ impl Mount {
     /// What the system answers to a server's thread.
     pub fn serve(self) -> io::Result<()> {
         self.session.run()
+    }
+}
+
+/// Ends a mount.
+#[derive(Debug)]
+pub struct End(PathBuf);
+
+impl End {
+    /// Takes the mount away from its place. Who has files open there goes on with them; the mount is served until they
+    /// are closed.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub fn end(&self) -> io::Result<()> {
+        take_away(&self.0)
     }
 }
 
@@ -183,10 +200,8 @@ fn canonical(source: &Path) -> Result<PathBuf, MountError> {
 /// Where the mount will be, if it can be there.
 fn place(source: &Path, at: &Path, replace: bool) -> Result<PathBuf, MountError> {
     let refused = |why| MountError::Place { path: at.to_owned(), why };
-    let is_dead = |error: &io::Error| Errno::from_io_error(error) == Some(Errno::NOTCONN);
-    if let Err(error) = fs::metadata(at)
-        && is_dead(&error)
-    {
+    // The kernel asks the server for no other thing than this each time.
+    if statfs(at).is_err_and(|errno| errno == Errno::NOTCONN) {
         if !replace {
             return Err(MountError::Dead(at.to_owned()));
         }

@@ -2,17 +2,24 @@
 //!
 //! A node is a file of any kind that the kernel has looked up and not forgotten. It holds a descriptor that stands for
 //! the file and opens nothing (O_PATH), so a file stays what it is when it is renamed or deleted, and its inode number
-//! is not given to another. The number of a node is the inode number of its file, which programs see, where the file
-//! lies on the device of the source; others have numbers from the upper half. Price: a descriptor a node.
+//! is not given to another. When most descriptors are taken, further nodes hold a handle (name_to_handle_at) in its
+//! place, where the process may open such; it names the file as long as that lives, and no other.
+//!
+//! The number of a node is the inode number of its file, which programs see, where the file lies on the device of the
+//! source; others have numbers from the upper half. Price: some 200 bytes a node, and a descriptor.
 
 use crate::known::File;
 use crate::stamp::{Identity, Stamp};
+use crate::sys::{FileHandle, handle_of, open_handle};
 use crate::watch::Watched;
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Mode, OFlags, openat};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry as Place;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The number of the root of every mount.
@@ -20,34 +27,69 @@ pub const ROOT: u64 = 1;
 /// Numbers that no inode of the source's device has.
 const UPPER: u64 = 1 << 63;
 
+/// What stands for a file.
+#[derive(Debug)]
+enum Anchor {
+    Descriptor(OwnedFd),
+    /// With a descriptor of its file system.
+    Handle(FileHandle, Arc<OwnedFd>),
+}
+
+/// A descriptor that stands for a file, for some system calls.
+#[derive(Debug)]
+pub(crate) enum At<'a> {
+    Nodes(BorrowedFd<'a>),
+    Own(OwnedFd),
+}
+
+impl AsFd for At<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Nodes(descriptor) => descriptor.as_fd(),
+            Self::Own(descriptor) => descriptor.as_fd(),
+        }
+    }
+}
+
+impl At<'_> {
+    /// A path to the file that follows no link and needs no permission.
+    pub(crate) fn way(&self) -> String {
+        format!("/proc/self/fd/{}", self.as_fd().as_raw_fd())
+    }
+}
+
 /// A file of any kind.
 #[derive(Debug)]
 pub struct Node {
     /// What the kernel calls it.
     pub number: u64,
-    identity: Identity,
+    pub(crate) identity: Identity,
     /// What it is.
     pub kind: FileType,
-    /// It is watched for changes by others, from its first change through the mount on. None: that is not to be had. It
-    /// ends before the descriptor is closed, by which the kernel is told.
-    pub(crate) watched: OnceLock<Option<Watched>>,
-    path: OwnedFd,
-    /// What the cache knows of it, if it is a regular file.
-    pub file: Option<Arc<File>>,
+    /// What the cache knows of it, if it is a regular file that was opened.
+    pub(crate) file: OnceLock<Arc<File>>,
     /// The version whose pages the kernel may have, if that can be told from later ones.
-    pub held: Mutex<Option<Stamp>>,
+    pub(crate) held: Mutex<Option<Stamp>>,
+    /// It is watched for changes by others, from its first change through the mount on. None: that is not to be had.
+    pub(crate) watched: OnceLock<Option<Box<Watched>>>,
+    anchor: Anchor,
 }
 
 impl Node {
-    /// A way to the file that follows no link and needs no permission.
-    pub(crate) fn way(&self) -> String {
-        format!("/proc/self/fd/{}", self.path.as_raw_fd())
+    fn new(number: u64, identity: Identity, kind: FileType, anchor: Anchor) -> Arc<Self> {
+        let (file, held, watched) = (OnceLock::new(), Mutex::default(), OnceLock::new());
+        Arc::new(Self { number, identity, kind, file, held, watched, anchor })
     }
-}
 
-impl AsFd for Node {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.path.as_fd()
+    /// A descriptor that stands for it.
+    ///
+    /// # Errors
+    /// What the system answers; ESTALE if the file is gone.
+    pub(crate) fn at(&self) -> Result<At<'_>, Errno> {
+        match &self.anchor {
+            Anchor::Descriptor(descriptor) => Ok(At::Nodes(descriptor.as_fd())),
+            Anchor::Handle(handle, mount) => Ok(At::Own(open_handle(mount, handle)?)),
+        }
     }
 }
 
@@ -58,38 +100,35 @@ struct Entry {
     lookups: u64,
 }
 
-#[derive(Debug, Default)]
-struct Table {
-    nodes: HashMap<u64, Entry>,
-    numbers: HashMap<Identity, u64>,
-}
-
 /// All nodes.
 #[derive(Debug)]
 pub struct Nodes {
-    table: Mutex<Table>,
+    table: Mutex<HashMap<u64, Entry>>,
     /// Of the source.
     dev: u64,
     root: Arc<Node>,
+    /// The source, opened: handles are of its file system.
+    mount: Option<Arc<OwnedFd>>,
+    /// Descriptors that nodes hold, and may.
+    descriptors: AtomicU64,
+    most: u64,
 }
 
 impl Nodes {
-    /// The root alone: a directory, by a descriptor.
+    /// The root alone: a directory, by a descriptor that stands for it.
     #[must_use]
     pub fn new(path: OwnedFd, identity: Identity) -> Self {
-        let root = Arc::new(Node {
-            number: ROOT,
-            identity,
-            kind: FileType::Directory,
-            path,
-            file: None,
-            held: Mutex::default(),
-            watched: OnceLock::new(),
-        });
-        Self { table: Mutex::default(), dev: identity.dev, root }
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mount = openat(&path, c".", flags, Mode::empty()).ok().map(Arc::new);
+        // Whether it may is seen now, not when descriptors run out.
+        let mount = mount.filter(|mount| handle_of(&path).and_then(|it| open_handle(mount, &it)).is_ok());
+        let root = Node::new(ROOT, identity, FileType::Directory, Anchor::Descriptor(path));
+        let (table, descriptors) = (Mutex::default(), AtomicU64::new(0));
+        Self { table, dev: identity.dev, root, mount, descriptors, most: limit / 2 }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -101,65 +140,80 @@ impl Nodes {
         if number == ROOT {
             return Ok(Arc::clone(&self.root));
         }
-        self.table().nodes.get(&number).map(|entry| Arc::clone(&entry.node)).ok_or(Errno::STALE)
+        self.table().get(&number).map(|entry| Arc::clone(&entry.node)).ok_or(Errno::STALE)
     }
 
     /// The node of a file that is known already. The kernel is told of it once more.
     pub fn find(&self, identity: Identity) -> Option<Arc<Node>> {
         let mut table = self.table();
-        let number = *table.numbers.get(&identity)?;
-        let entry = table.nodes.get_mut(&number)?;
-        entry.lookups += 1;
-        Some(Arc::clone(&entry.node))
+        for number in self.numbers(identity) {
+            let entry = table.get_mut(&number)?;
+            if entry.node.identity == identity {
+                entry.lookups += 1;
+                return Some(Arc::clone(&entry.node));
+            }
+        }
+        None
     }
 
     /// The node of a file, which is made if it is not there. The kernel is told of it once more.
-    pub fn enter(
-        &self,
-        path: OwnedFd,
-        identity: Identity,
-        kind: FileType,
-        file: impl FnOnce() -> Option<Arc<File>>,
-    ) -> Arc<Node> {
-        if let Some(node) = self.find(identity) {
-            return node;
-        }
-        let file = file();
+    pub fn enter(&self, path: OwnedFd, identity: Identity, kind: FileType) -> Arc<Node> {
+        let anchor = self.anchor(path, identity);
         let mut table = self.table();
-        let Table { nodes, numbers } = &mut *table;
-        // Another thread may have been quicker.
-        let number = *numbers.entry(identity).or_insert_with(|| self.number(identity, nodes));
-        let entry = nodes.entry(number).or_insert_with(|| {
-            let (held, watched) = (Mutex::default(), OnceLock::new());
-            let node = Arc::new(Node { number, identity, kind, path, file, held, watched });
-            Entry { node, lookups: 0 }
-        });
-        entry.lookups += 1;
-        Arc::clone(&entry.node)
+        for number in self.numbers(identity) {
+            match table.entry(number) {
+                Place::Vacant(place) => {
+                    self.count(&anchor, 1);
+                    let node = Node::new(number, identity, kind, anchor);
+                    place.insert(Entry { node: Arc::clone(&node), lookups: 1 });
+                    return node;
+                }
+                Place::Occupied(mut place) if place.get().node.identity == identity => {
+                    place.get_mut().lookups += 1;
+                    return Arc::clone(&place.get().node);
+                }
+                Place::Occupied(_) => {}
+            }
+        }
+        unreachable!("there are more numbers than nodes")
     }
 
-    /// A number that no other node has.
-    fn number(&self, identity: Identity, nodes: &HashMap<u64, Entry>) -> u64 {
-        let is_free = |number: &u64| !nodes.contains_key(number);
-        let own = Some(identity.ino).filter(|ino| identity.dev == self.dev && *ino > ROOT && *ino < UPPER);
-        if let Some(number) = own.filter(is_free) {
-            return number;
-        }
-        // The same file has the same number each time, as far as possible.
+    /// The numbers that a file may have, the best first. The same file has the same number each time, but where others
+    /// have it already.
+    fn numbers(&self, identity: Identity) -> impl Iterator<Item = u64> {
+        let is_own = identity.dev == self.dev && identity.ino > ROOT && identity.ino < UPPER;
         let first = BuildHasherDefault::<DefaultHasher>::default().hash_one(identity);
-        let mut others = (0..).map(|step| UPPER | first.wrapping_add(step));
-        others.find(is_free).unwrap_or(UPPER)
+        let others = (0..).map(move |step: u64| UPPER | first.wrapping_add(step));
+        is_own.then_some(identity.ino).into_iter().chain(others)
+    }
+
+    /// What is to stand for a file: its descriptor, or a handle if many nodes hold descriptors.
+    fn anchor(&self, path: OwnedFd, identity: Identity) -> Anchor {
+        if self.descriptors.load(Relaxed) >= self.most
+            && identity.dev == self.dev
+            && let Some(mount) = &self.mount
+            && let Ok(handle) = handle_of(&path)
+        {
+            return Anchor::Handle(handle, Arc::clone(mount));
+        }
+        Anchor::Descriptor(path)
+    }
+
+    fn count(&self, anchor: &Anchor, more: i64) {
+        if matches!(anchor, Anchor::Descriptor(_)) {
+            self.descriptors.fetch_add(more.cast_unsigned(), Relaxed);
+        }
     }
 
     /// The kernel forgets that it was told of a node so many times.
     pub fn forget(&self, number: u64, lookups: u64) {
         let mut table = self.table();
-        let Some(entry) = table.nodes.get_mut(&number) else { return };
+        let Some(entry) = table.get_mut(&number) else { return };
         entry.lookups = entry.lookups.saturating_sub(lookups);
         if entry.lookups == 0 {
-            let gone = table.nodes.remove(&number);
+            let gone = table.remove(&number);
             if let Some(entry) = &gone {
-                table.numbers.remove(&entry.node.identity);
+                self.count(&entry.node.anchor, -1);
             }
             // Its descriptor is closed when the table is free again.
             drop(table);
@@ -171,48 +225,74 @@ impl Nodes {
 mod tests {
     use super::*;
     use crate::stamp::look;
-    use rustix::fs::{CWD, Mode, OFlags, openat};
+    use rustix::fs::CWD;
     use std::path::Path;
+    use tempfile::TempDir;
 
     fn path(path: &Path) -> OwnedFd {
         openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).unwrap()
     }
 
+    fn nodes() -> (Nodes, TempDir) {
+        let directory = tempfile::tempdir().unwrap();
+        let root = path(directory.path());
+        let identity = Identity::of(&look(&root).unwrap());
+        (Nodes::new(root, identity), directory)
+    }
+
     fn enter(nodes: &Nodes, at: &Path) -> Arc<Node> {
         let path = path(at);
         let told = look(&path).unwrap();
-        nodes.enter(path, Identity::of(&told), FileType::RegularFile, || None)
+        nodes.enter(path, Identity::of(&told), FileType::RegularFile)
     }
 
     #[test]
     fn a_node_lives_until_it_is_forgotten_as_often_as_it_was_told() {
-        let directory = tempfile::tempdir().unwrap();
-        let root = path(directory.path());
-        let identity = Identity::of(&look(&root).unwrap());
-        let nodes = Nodes::new(root, identity);
+        let (nodes, directory) = nodes();
         let file = directory.path().join("file");
         std::fs::write(&file, "a").unwrap();
         let (first, second) = (enter(&nodes, &file), enter(&nodes, &file));
-        assert!(Arc::ptr_eq(&first, &second) && nodes.table().nodes.len() == 1);
+        assert!(Arc::ptr_eq(&first, &second) && nodes.table().len() == 1);
         assert_eq!(first.number, std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap()));
         nodes.forget(first.number, 1);
         assert!(nodes.get(first.number).is_ok());
         nodes.forget(first.number, 1);
         assert_eq!(nodes.get(first.number).unwrap_err(), Errno::STALE);
-        assert!(nodes.table().nodes.is_empty() && nodes.table().numbers.is_empty());
+        assert!(nodes.table().is_empty() && nodes.descriptors.load(Relaxed) == 0);
         assert_eq!(nodes.get(ROOT).unwrap().kind, FileType::Directory);
     }
 
     #[test]
     fn what_lies_elsewhere_has_a_number_from_the_upper_half() {
-        let directory = tempfile::tempdir().unwrap();
-        let root = path(directory.path());
-        let identity = Identity::of(&look(&root).unwrap());
-        let nodes = Nodes::new(root, identity);
+        let (nodes, _directory) = nodes();
         let elsewhere = enter(&nodes, Path::new("/proc/self/status"));
         assert!(elsewhere.number >= UPPER);
-        let number = elsewhere.number;
-        nodes.forget(number, 1);
-        assert!(nodes.table().nodes.is_empty());
+        nodes.forget(elsewhere.number, 1);
+        assert!(nodes.table().is_empty());
+    }
+
+    #[test]
+    fn when_descriptors_are_short_handles_stand_for_files() {
+        let (mut nodes, directory) = nodes();
+        nodes.most = 3;
+        if nodes.mount.is_none() {
+            println!("skipped: handles (opening them wants root, and a file system that has them)");
+            return;
+        }
+        let name = |number: u32| directory.path().join(number.to_string());
+        let entered: Vec<_> = (0..9)
+            .map(|number| {
+                std::fs::write(name(number), number.to_string()).unwrap();
+                enter(&nodes, &name(number))
+            })
+            .collect();
+        assert_eq!(nodes.descriptors.load(Relaxed), 3);
+        std::fs::rename(name(7), name(77)).unwrap();
+        for (number, node) in entered.iter().enumerate() {
+            let at = node.at().unwrap();
+            assert_eq!(std::fs::read_to_string(at.way()).unwrap(), number.to_string());
+        }
+        std::fs::remove_file(name(8)).unwrap();
+        assert_eq!(entered[8].at().and_then(look).unwrap_err(), Errno::STALE);
     }
 }

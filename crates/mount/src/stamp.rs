@@ -20,8 +20,8 @@ use std::time::Duration;
 /// long.
 pub const SETTLED: Duration = Duration::from_secs(5);
 /// Nanoseconds within which two writes may get the same time on file systems that keep whole seconds, or two (FAT).
-const COARSE_TICK: i128 = 2_500_000_000;
-const SECOND: i128 = 1_000_000_000;
+const COARSE_TICK: i64 = 2_500_000_000;
+const SECOND: i64 = 1_000_000_000;
 
 /// Which file it is, whatever it is called: an inode number is given again only with another birth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,7 +31,7 @@ pub struct Identity {
     /// The inode.
     pub ino: u64,
     /// When the file was made, in nanoseconds; 0 where the file system does not tell.
-    birth: i128,
+    birth: i64,
 }
 
 /// A version of a file.
@@ -40,9 +40,9 @@ pub struct Stamp {
     /// Bytes.
     pub size: u64,
     /// Nanoseconds since 1970.
-    modified: i128,
+    modified: i64,
     /// Nanoseconds since 1970.
-    changed: i128,
+    changed: i64,
 }
 
 /// Everything that is told of a file, which may be one without a name.
@@ -53,8 +53,9 @@ pub fn look(file: impl AsFd) -> Result<Statx, Errno> {
     statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
 }
 
-fn nanoseconds(time: &StatxTimestamp) -> i128 {
-    i128::from(time.tv_sec) * SECOND + i128::from(time.tv_nsec)
+/// Exact for the years 1678 to 2262; what lies beyond goes round, and tells versions apart as well.
+fn nanoseconds(time: &StatxTimestamp) -> i64 {
+    time.tv_sec.wrapping_mul(SECOND).wrapping_add(i64::from(time.tv_nsec))
 }
 
 impl Identity {
@@ -92,13 +93,14 @@ impl Stamp {
     #[must_use]
     pub fn is_settled(&self, after: Duration) -> bool {
         let now = clock_gettime(ClockId::Realtime);
-        self.is_settled_at(i128::from(now.tv_sec) * SECOND + i128::from(now.tv_nsec), after)
+        self.is_settled_at(now.tv_sec.wrapping_mul(SECOND).wrapping_add(now.tv_nsec), after)
     }
 
-    fn is_settled_at(&self, now: i128, after: Duration) -> bool {
+    fn is_settled_at(&self, now: i64, after: Duration) -> bool {
         let is_coarse = self.changed % SECOND == 0 && self.modified % SECOND == 0;
         let least = if is_coarse { COARSE_TICK } else { 0 };
-        self.changed + least.max(after.as_nanos().cast_signed()) < now
+        let after = i64::try_from(after.as_nanos()).unwrap_or(i64::MAX);
+        self.changed.saturating_add(least.max(after)) < now
     }
 }
 

@@ -3,7 +3,6 @@
 //! This is the crate's one file with unsafe code.
 
 use rustix::io::Errno;
-use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 fn last_error() -> Errno {
@@ -43,8 +42,8 @@ pub(crate) fn close(descriptor: OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// What the kernel calls a file in the events that it tells: the kind of handle and its bytes.
-pub(crate) type FileHandle = Vec<u8>;
+/// What the kernel calls a file, as long as it is that file: the kind of handle and its bytes.
+pub(crate) type FileHandle = Box<[u8]>;
 
 /// The longest handle (MAX_HANDLE_SZ).
 const MOST_HANDLE: usize = 128;
@@ -70,10 +69,31 @@ pub(crate) fn handle_of(file: impl AsFd) -> Result<FileHandle, Errno> {
     match unsafe { libc::name_to_handle_at(raw, c"".as_ptr(), at, &raw mut mount, libc::AT_EMPTY_PATH) } {
         0 => {
             let len = usize::try_from(handle.bytes).unwrap_or(0).min(MOST_HANDLE);
-            Ok([&handle.kind.to_ne_bytes(), &handle.handle[..len]].concat())
+            Ok([&handle.kind.to_ne_bytes(), &handle.handle[..len]].concat().into())
         }
         _ => Err(last_error()),
     }
+}
+
+/// Opens the file of a handle as a place that stands for it and opens nothing (O_PATH), on the file system that `mount`
+/// lies on. Wants CAP_DAC_READ_SEARCH.
+///
+/// # Errors
+/// What the system answers; ESTALE if there is no such file any more.
+pub(crate) fn open_handle(mount: impl AsFd, handle: &FileHandle) -> Result<OwnedFd, Errno> {
+    let (kind, bytes) = handle.split_first_chunk::<4>().ok_or(Errno::STALE)?;
+    let len = bytes.len().min(MOST_HANDLE);
+    let (kind, count) = (i32::from_ne_bytes(*kind), u32::try_from(len).unwrap_or(0));
+    let mut handle = Handle { bytes: count, kind, handle: [0; MOST_HANDLE] };
+    handle.handle[..len].copy_from_slice(&bytes[..len]);
+    let (raw, at) = (mount.as_fd().as_raw_fd(), (&raw mut handle).cast::<libc::file_handle>());
+    // SAFETY: `handle` is a file_handle with as many bytes behind it as it says, and lives for the call.
+    let opened = unsafe { libc::open_by_handle_at(raw, at, libc::O_PATH | libc::O_CLOEXEC) };
+    if opened < 0 {
+        return Err(last_error());
+    }
+    // SAFETY: the kernel has just given this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(opened) })
 }
 
 /// A queue of changes of files, which is read without waiting. Wants CAP_SYS_ADMIN for what it is used for.
@@ -95,12 +115,11 @@ pub(crate) fn change_queue() -> Result<OwnedFd, Errno> {
 ///
 /// # Errors
 /// What the system answers.
-pub(crate) fn tell_changes(queue: impl AsFd, way: &str, told: bool) -> Result<(), Errno> {
-    let way = CString::new(way).map_err(|_| Errno::INVAL)?;
+pub(crate) fn tell_changes(queue: impl AsFd, file: impl AsFd, told: bool) -> Result<(), Errno> {
     let flags = if told { libc::FAN_MARK_ADD } else { libc::FAN_MARK_REMOVE };
-    let raw = queue.as_fd().as_raw_fd();
-    // SAFETY: the path lives for the call.
-    match unsafe { libc::fanotify_mark(raw, flags, libc::FAN_MODIFY, libc::AT_FDCWD, way.as_ptr()) } {
+    let (raw, file) = (queue.as_fd().as_raw_fd(), file.as_fd().as_raw_fd());
+    // SAFETY: without a path the descriptor itself is meant.
+    match unsafe { libc::fanotify_mark(raw, flags, libc::FAN_MODIFY, file, std::ptr::null()) } {
         0 => Ok(()),
         _ => Err(last_error()),
     }

@@ -12,7 +12,7 @@
 
 use crate::sys::{FileHandle, change_queue, handle_of, tell_changes};
 use rustix::fs::fstatfs;
-use rustix::io::{Errno, read};
+use rustix::io::{Errno, dup, read};
 use rustix::process::getpid;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -76,7 +76,7 @@ pub struct Watch {
 pub struct Watched {
     watch: Arc<Watch>,
     handle: FileHandle,
-    way: String,
+    file: OwnedFd,
     told: Arc<Told>,
 }
 
@@ -92,17 +92,19 @@ impl Watch {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches an open file, to which `way` is a path that follows no link and stays. None if that is not to be had.
-    pub(crate) fn begin(self: &Arc<Self>, way: String, file: impl AsFd) -> Option<Watched> {
+    /// Watches an open file. None if that is not to be had.
+    pub(crate) fn begin(self: &Arc<Self>, file: impl AsFd) -> Option<Watched> {
         let kind = i64::from(fstatfs(&file).ok()?.f_type);
         let mut table = self.table();
         if !LOCAL.contains(&kind) || table.len() >= MOST {
             return None;
         }
         let (handle, told) = (handle_of(&file).ok()?, Arc::new(Told::default()));
-        tell_changes(&self.queue, &way, true).ok()?;
+        // A descriptor of its own, by which the kernel is told when it ends.
+        let file = dup(file).ok()?;
+        tell_changes(&self.queue, &file, true).ok()?;
         table.insert(handle.clone(), Arc::clone(&told));
-        Some(Watched { watch: Arc::clone(self), handle, way, told })
+        Some(Watched { watch: Arc::clone(self), handle, file, told })
     }
 
     /// Enters all that the kernel has told.
@@ -134,7 +136,7 @@ impl Drop for Watched {
         let mut table = self.watch.table();
         self.told.ended.store(true, SeqCst);
         table.remove(&self.handle);
-        let _ = tell_changes(&self.watch.queue, &self.way, false);
+        let _ = tell_changes(&self.watch.queue, &self.file, false);
     }
 }
 
@@ -178,7 +180,7 @@ fn handle_in(event: &[u8]) -> Option<FileHandle> {
     }
     let len = u32::from_ne_bytes(bytes(info, INFO)?) as usize;
     let handle = INFO + 4;
-    Some(info.get(handle..handle + 4 + len)?.to_vec())
+    Some(info.get(handle..handle + 4 + len)?.into())
 }
 
 #[cfg(test)]
@@ -203,7 +205,7 @@ mod tests {
     }
 
     fn changed(events: &[u8]) -> [bool; 2] {
-        let handles = [b"kindone".to_vec(), b"kindtwo!".to_vec()];
+        let handles = [Box::from(*b"kindone"), Box::from(*b"kindtwo!")];
         let told = [(); 2].map(|()| Arc::new(Told::default()));
         let table = handles.into_iter().zip(told.clone()).collect();
         enter(events, &table);

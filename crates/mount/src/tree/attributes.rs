@@ -46,7 +46,7 @@ impl Tree {
     /// # Errors
     /// What the source answers.
     pub fn look(&self, number: u64) -> Result<Statx, Errno> {
-        look(&*self.node(number)?)
+        self.node(number)?.at().and_then(look)
     }
 
     /// Changes what is to be changed, in an order in which nothing undoes what was done before.
@@ -60,19 +60,19 @@ impl Tree {
         }
         if change.uid.is_some() || change.gid.is_some() {
             let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
-            chownat(&*node, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+            chownat(node.at()?, c"", uid, gid, AtFlags::EMPTY_PATH)?;
         }
         if let Some(mode) = change.mode {
-            chmodat(CWD, node.way(), Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
+            chmodat(CWD, node.at()?.way(), Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
         }
         if change.accessed.is_some() || change.modified.is_some() {
             let times = Timestamps {
                 last_access: timespec(change.accessed),
                 last_modification: timespec(change.modified),
             };
-            utimensat(&*node, c"", &times, AtFlags::EMPTY_PATH)?;
+            utimensat(node.at()?, c"", &times, AtFlags::EMPTY_PATH)?;
         }
-        look(&*node)
+        node.at().and_then(look)
     }
 
     fn set_size(&self, node: &Node, size: u64, handle: Option<u64>) -> Result<(), Errno> {
@@ -88,7 +88,7 @@ impl Tree {
     /// # Errors
     /// What the source answers.
     pub fn file_system(&self, number: u64) -> Result<StatVfs, Errno> {
-        fstatvfs(&*self.node(number)?)
+        fstatvfs(self.node(number)?.at()?)
     }
 
     /// An extended attribute.
@@ -97,7 +97,8 @@ impl Tree {
     /// What the source answers.
     pub fn xattr(&self, number: u64, name: &OsStr) -> Result<Vec<u8>, Errno> {
         let node = self.node(number)?;
-        all(|out| getxattr(node.way(), name, out))
+        let at = node.at()?;
+        all(|out| getxattr(at.way(), name, out))
     }
 
     /// The names of a file's extended attributes, each followed by a zero.
@@ -106,7 +107,8 @@ impl Tree {
     /// What the source answers.
     pub fn xattr_names(&self, number: u64) -> Result<Vec<u8>, Errno> {
         let node = self.node(number)?;
-        all(|out| listxattr(node.way(), out))
+        let at = node.at()?;
+        all(|out| listxattr(at.way(), out))
     }
 
     /// Sets an extended attribute; `flags` as for setxattr(2).
@@ -114,7 +116,7 @@ impl Tree {
     /// # Errors
     /// What the source answers.
     pub fn set_xattr(&self, number: u64, name: &OsStr, value: &[u8], flags: u32) -> Result<(), Errno> {
-        setxattr(self.node(number)?.way(), name, value, XattrFlags::from_bits_retain(flags))
+        setxattr(self.node(number)?.at()?.way(), name, value, XattrFlags::from_bits_retain(flags))
     }
 
     /// Removes an extended attribute.
@@ -122,7 +124,7 @@ impl Tree {
     /// # Errors
     /// What the source answers.
     pub fn remove_xattr(&self, number: u64, name: &OsStr) -> Result<(), Errno> {
-        removexattr(self.node(number)?.way(), name)
+        removexattr(self.node(number)?.at()?.way(), name)
     }
 }
 

@@ -9,7 +9,6 @@ use crate::nodes::Node;
 use crate::source::expect_no_order;
 use crate::stamp::Stamp;
 use crate::sys;
-use crate::watch::Watched;
 use rustix::fs::{
     CWD, FallocateFlags, Mode, OFlags, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, openat, seek,
 };
@@ -87,9 +86,10 @@ impl Tree {
     ) -> Result<(Found, Opened), Errno> {
         check(name)?;
         let directory = self.node(parent)?;
+        let directory = directory.at()?;
         let made = flags & (CARRIED | OFlags::EXCL) | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(mode & 0o7777);
-        let source = caller.make(mask, || openat(&*directory, name, made, mode))?;
+        let source = caller.make(mask, || openat(&directory, name, made, mode))?;
         let way = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&source));
         let found = self.enter(openat(CWD, way, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)?;
         let opened = self.opened(Arc::clone(&found.node), source, flags)?;
@@ -127,7 +127,7 @@ impl Tree {
         answer: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, Errno> {
         let open = self.file(handle)?;
-        let file = open.node.file.as_ref().ok_or(Errno::ISDIR)?;
+        let file = self.known(&open.node).ok_or(Errno::ISDIR)?;
         let request = Request { file, source: open.source.as_fd(), offset, len, passing: open.passing };
         self.cache.read(&request, answer)
     }
@@ -150,9 +150,9 @@ impl Tree {
         touched: Option<Range<u64>>,
         change: impl FnOnce() -> R,
     ) -> R {
-        let Some(file) = &node.file else { return change() };
-        let begin = || self.cache.watch().and_then(|watch| watch.begin(node.way(), source));
-        let told = node.watched.get_or_init(begin).as_ref().map(Watched::told);
+        let Some(file) = self.known(node) else { return change() };
+        let begin = || self.cache.watch()?.begin(source).map(Box::new);
+        let told = node.watched.get_or_init(begin).as_ref().map(|watched| watched.told());
         self.cache.change(file, source, told, touched, change)
     }
 

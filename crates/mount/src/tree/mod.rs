@@ -17,6 +17,7 @@ pub use names::Made;
 
 use crate::cache::Cache;
 use crate::handles::Handles;
+use crate::known::File;
 use crate::nodes::{Node, Nodes};
 use crate::stamp::{Identity, look};
 use files::Open;
@@ -59,7 +60,8 @@ impl Excluded {
         if self.patterns.is_empty() {
             return false;
         }
-        let Ok(path) = std::fs::read_link(node.way()) else { return false };
+        let path = node.at().map(|at| std::fs::read_link(at.way()));
+        let Ok(Ok(path)) = path else { return false };
         self.has_path(path.strip_prefix(&self.source).unwrap_or(&path))
     }
 
@@ -110,15 +112,19 @@ impl Tree {
     /// The node of a descriptor that opens nothing.
     fn enter(&self, path: OwnedFd) -> Result<Found, Errno> {
         let told = look(&path)?;
-        let (identity, kind) = (Identity::of(&told), FileType::from_raw_mode(told.stx_mode.into()));
-        let file = || (kind == FileType::RegularFile).then(|| self.cache.file(identity));
-        let node = self.nodes.enter(path, identity, kind, file);
-        Ok(Found { node, told })
+        let kind = FileType::from_raw_mode(told.stx_mode.into());
+        Ok(Found { node: self.nodes.enter(path, Identity::of(&told), kind), told })
     }
 
     /// Opens what the node stands for.
     fn open_node(node: &Node, flags: OFlags) -> Result<OwnedFd, Errno> {
-        openat(CWD, node.way(), flags | OFlags::CLOEXEC, Mode::empty())
+        openat(CWD, node.at()?.way(), flags | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    /// What the cache knows of a regular file; None of others.
+    fn known<'a>(&self, node: &'a Node) -> Option<&'a Arc<File>> {
+        let is_file = node.kind == FileType::RegularFile;
+        is_file.then(|| node.file.get_or_init(|| self.cache.file(node.identity)))
     }
 }
 

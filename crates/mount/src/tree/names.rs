@@ -29,13 +29,14 @@ impl Tree {
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Found, Errno> {
         check(name)?;
         let parent = self.node(parent)?;
+        let parent = parent.at()?;
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let told = statx(&*parent, name, AtFlags::SYMLINK_NOFOLLOW, wanted)?;
+        let told = statx(&parent, name, AtFlags::SYMLINK_NOFOLLOW, wanted)?;
         if let Some(node) = self.nodes.find(Identity::of(&told)) {
             return Ok(Found { node, told });
         }
         // It may be another one by now.
-        self.enter(openat(&*parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
+        self.enter(openat(&parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// Makes a file, a device, a pipe or a socket.
@@ -45,8 +46,9 @@ impl Tree {
     pub fn make_node(&self, parent: u64, name: &OsStr, made: Made, caller: Caller) -> Result<Found, Errno> {
         check(name)?;
         let directory = self.node(parent)?;
+        let directory = directory.at()?;
         let (kind, mode) = (FileType::from_raw_mode(made.mode), Mode::from_raw_mode(made.mode & 0o7777));
-        caller.make(made.mask, || mknodat(&*directory, name, kind, mode, made.dev))?;
+        caller.make(made.mask, || mknodat(&directory, name, kind, mode, made.dev))?;
         self.lookup(parent, name)
     }
 
@@ -64,7 +66,8 @@ impl Tree {
     ) -> Result<Found, Errno> {
         check(name)?;
         let directory = self.node(parent)?;
-        caller.make(mask, || mkdirat(&*directory, name, Mode::from_raw_mode(mode & 0o7777)))?;
+        let directory = directory.at()?;
+        caller.make(mask, || mkdirat(&directory, name, Mode::from_raw_mode(mode & 0o7777)))?;
         self.lookup(parent, name)
     }
 
@@ -81,7 +84,8 @@ impl Tree {
     ) -> Result<Found, Errno> {
         check(name)?;
         let directory = self.node(parent)?;
-        caller.make(0, || symlinkat(target, &*directory, name))?;
+        let directory = directory.at()?;
+        caller.make(0, || symlinkat(target, &directory, name))?;
         self.lookup(parent, name)
     }
 
@@ -92,8 +96,9 @@ impl Tree {
     pub fn link(&self, number: u64, parent: u64, name: &OsStr) -> Result<Found, Errno> {
         check(name)?;
         let (node, directory) = (self.node(number)?, self.node(parent)?);
-        linkat(CWD, node.way(), &*directory, name, AtFlags::SYMLINK_FOLLOW)?;
-        let told = look(&*node)?;
+        let (node, directory) = (node.at()?, directory.at()?);
+        linkat(CWD, node.way(), &directory, name, AtFlags::SYMLINK_FOLLOW)?;
+        let told = look(&node)?;
         self.lookup(parent, name).map(|found| Found { told, ..found })
     }
 
@@ -102,7 +107,8 @@ impl Tree {
     /// # Errors
     /// What the source answers.
     pub fn read_link(&self, number: u64) -> Result<Vec<u8>, Errno> {
-        Ok(readlinkat(&*self.node(number)?, c"", Vec::new())?.into_bytes())
+        let node = self.node(number)?;
+        Ok(readlinkat(node.at()?, c"", Vec::new())?.into_bytes())
     }
 
     /// Removes a name of a file, or an empty directory.
@@ -112,7 +118,8 @@ impl Tree {
     pub fn remove(&self, parent: u64, name: &OsStr, is_directory: bool) -> Result<(), Errno> {
         check(name)?;
         let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        unlinkat(&*self.node(parent)?, name, flags)
+        let directory = self.node(parent)?;
+        unlinkat(directory.at()?, name, flags)
     }
 
     /// Moves an entry.
@@ -122,6 +129,7 @@ impl Tree {
     pub fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags) -> Result<(), Errno> {
         check(from.1)?;
         check(to.1)?;
-        renameat_with(&*self.node(from.0)?, from.1, &*self.node(to.0)?, to.1, flags)
+        let (directory, target) = (self.node(from.0)?, self.node(to.0)?);
+        renameat_with(directory.at()?, from.1, target.at()?, to.1, flags)
     }
 }
