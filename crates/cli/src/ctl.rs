@@ -104,8 +104,17 @@ fn json(attribute: &str, text: &str) -> serde_json::Value {
             columns.iter().map(|name| (*name).to_owned()).zip(numbers).collect()
         }
         Some(numbers) if numbers.len() == 1 => serde_json::json!({ attribute: numbers[0] }),
-        _ => serde_json::json!({ attribute: text.trim_end() }),
+        _ => named(text).unwrap_or_else(|| serde_json::json!({ attribute: text.trim_end() })),
     }
+}
+
+/// Lines that are a name and a number each.
+fn named(text: &str) -> Option<serde_json::Value> {
+    let pair = |line: &str| {
+        let (name, number) = line.split_once(' ')?;
+        Some((name.to_owned(), serde_json::Value::from(number.parse::<u64>().ok()?)))
+    };
+    text.lines().map(pair).collect()
 }
 
 #[cfg(test)]
@@ -117,6 +126,7 @@ mod tests {
         let text = |attribute, text| json(attribute, text).to_string();
         assert_eq!(text("bd_stat", "  1  2  3\n"), r#"{"bd_count":1,"bd_reads":2,"bd_writes":3}"#);
         assert_eq!(text("mem_limit", "4096\n"), r#"{"mem_limit":4096}"#);
+        assert_eq!(text("stat", "hits 3\nmisses 4\n"), r#"{"hits":3,"misses":4}"#);
         assert_eq!(text("comp_algorithm", "[lz4] zstd\n"), r#"{"comp_algorithm":"[lz4] zstd"}"#);
     }
 }

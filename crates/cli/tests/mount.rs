@@ -166,6 +166,11 @@ fn read_only_is_read_only() {
     mounted.stop();
 }
 
+/// What is younger than five seconds is not kept.
+fn settle() {
+    std::thread::sleep(std::time::Duration::from_millis(5200));
+}
+
 /// Pages that are kept of files, compressed or not, as `ctl NAME stat` tells.
 fn kept(place: &Place, name: &str) -> u64 {
     let all: serde_json::Value = serde_json::from_str(&place.ctl(&[name, "stat", "--json"])).unwrap();
@@ -184,6 +189,7 @@ fn what_is_excluded_is_not_kept() {
     for name in ["a.iso", "sub/b.iso", "c.txt"] {
         fs::write(place.source().join(name), content(1, 1 << 20)).unwrap();
     }
+    settle();
     let mounted = place.mount(32, &["--exclude", "*.iso", "--name", "some"]);
     let read = |name: &str| {
         for _ in 0..3 {
@@ -242,6 +248,7 @@ fn the_limit_changes_while_it_runs() {
     for number in 0..2 {
         fs::write(place.source().join(format!("file-{number}")), content(number, 40 << 20)).unwrap();
     }
+    settle();
     let mounted = place.mount(64, &["--name", "live"]);
     let read = || {
         for number in 0..2 {
@@ -288,6 +295,7 @@ fn mounts_have_names_and_tell_of_themselves() {
     let place = Place::new();
     fs::create_dir(place.path().join("second")).unwrap();
     fs::write(place.source().join("file"), content(3, 4 << 20)).unwrap();
+    settle();
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let stats = place.path().join("stats");
     let first = place.mount(32, &["--stats", stats.to_str().unwrap(), "--metrics", &address]);

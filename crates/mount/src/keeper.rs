@@ -5,9 +5,10 @@
 //! go without being written anywhere.
 
 use crate::cache::Cache;
+use crate::sys::give_free_memory_back;
 use ramfold::PAGE_SIZE;
 use ramfold_budget::segment::Gauge;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often it looks, uncalled.
 pub(crate) const LOOK: Duration = Duration::from_millis(10);
@@ -16,22 +17,34 @@ const SPARE: u64 = 32;
 /// A pool counts as full when more than so many hundredths of its bound are taken: it drops pages down to 90.
 const FULL_PERCENT: u64 = 85;
 
-/// Gives the pool what the rest of the process leaves of the limit.
-pub(crate) fn keep(cache: &Cache) {
-    let (member, limit) = (&cache.member, cache.limit());
-    let own = member.segment().gauge(member.slot(), Gauge::Own);
-    let most = limit.saturating_sub(own + limit / SPARE).max(PAGE_SIZE as u64);
-    member.set_max_pool(most);
-    let used = member.store().pool_bytes();
-    if member.store().needs_shrink() {
-        member.store().shrink();
+/// Between two times that free memory of the allocator's is given back, while memory is short.
+const TRIM: Duration = Duration::from_secs(1);
+
+/// What the keeper remembers.
+#[derive(Debug, Default)]
+pub(crate) struct Keeper {
+    trimmed: Option<Instant>,
+}
+
+impl Keeper {
+    /// Gives the pool what the rest of the process leaves of the limit, and tells the cache what fits.
+    pub(crate) fn look(&mut self, cache: &Cache) {
+        let (member, limit) = (&cache.member, cache.limit());
+        let own = member.segment().gauge(member.slot(), Gauge::Own);
+        let most = limit.saturating_sub(own + limit / SPARE).max(PAGE_SIZE as u64);
+        member.set_max_pool(most);
+        let used = member.store().pool_bytes();
+        if member.store().needs_shrink() {
+            member.store().shrink();
+        }
+        let is_due = self.trimmed.is_none_or(|trimmed| trimmed.elapsed() >= TRIM);
+        if own > limit / 2 && is_due {
+            give_free_memory_back();
+            self.trimmed = Some(Instant::now());
+        }
+        let is_full = used > most / 100 * FULL_PERCENT;
+        let pages = u128::from(member.store().stats().stored_pages);
+        let capacity = (pages * u128::from(most)).checked_div(used.into()).unwrap_or(0);
+        cache.admission.set_room(u64::try_from(capacity).unwrap_or(u64::MAX), is_full);
     }
-    let is_full = used > most / 100 * FULL_PERCENT;
-    let pages = member.store().stats().stored_pages;
-    let capacity = if used == 0 {
-        0
-    } else {
-        u64::try_from(u128::from(pages) * u128::from(most) / u128::from(used)).unwrap_or(u64::MAX)
-    };
-    cache.admission.set_room(capacity, is_full);
 }

@@ -5,8 +5,9 @@
 
 use crate::cache::Cache;
 use crate::fuse::Served;
-use crate::keeper::{LOOK, keep};
+use crate::keeper::{Keeper, LOOK};
 use crate::stamp::SETTLED;
+use crate::sys::set_up_allocator;
 use crate::tree::{Excluded, Tree};
 use fuser::{Config as Session, MountOption, SessionACL};
 use glob::Pattern;
@@ -126,6 +127,7 @@ impl Mount {
             .map_err(|errno| MountError::NoFuse(errno.into()))
             .or_else(|error| if geteuid().is_root() { Err(error) } else { Ok(()) })?;
         take_descriptors();
+        set_up_allocator();
         let mut service = service(limit, store)?;
         let files = usize::try_from((limit / BYTES_A_FILE).max(LEAST_FILES)).unwrap_or(usize::MAX);
         let cache = Arc::new(Cache::new(Arc::clone(service.member()), limit, files, SETTLED));
@@ -133,7 +135,8 @@ impl Mount {
         let tree = Tree::new(directory, Arc::clone(&cache), Excluded::new(&source, exclude))
             .map_err(io::Error::from)?;
         let kept = Arc::clone(&cache);
-        service.keep(LOOK, move |_| keep(&kept))?;
+        let mut keeper = Keeper::default();
+        service.keep(LOOK, move |_| keeper.look(&kept))?;
         let session = fuser::Session::new(Served::new(Arc::new(tree)), &at, &session)?;
         Ok(Self { cache, service, session, at })
     }

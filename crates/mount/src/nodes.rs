@@ -66,19 +66,32 @@ pub struct Node {
     pub(crate) identity: Identity,
     /// What it is.
     pub kind: FileType,
-    /// What the cache knows of it, if it is a regular file that was opened.
-    pub(crate) file: OnceLock<Arc<File>>,
+    /// Of a regular file that was opened, or changed.
+    pub(crate) used: OnceLock<Box<Used>>,
+    anchor: Anchor,
+}
+
+/// What is known of a regular file beyond its name.
+#[derive(Debug)]
+pub(crate) struct Used {
+    /// What the cache knows of it.
+    pub(crate) file: Arc<File>,
     /// The version whose pages the kernel may have, if that can be told from later ones.
     pub(crate) held: Mutex<Option<Stamp>>,
     /// It is watched for changes by others, from its first change through the mount on. None: that is not to be had.
-    pub(crate) watched: OnceLock<Option<Box<Watched>>>,
-    anchor: Anchor,
+    pub(crate) watched: OnceLock<Option<Watched>>,
+}
+
+impl Used {
+    /// Of a file of which the cache knows this.
+    pub(crate) fn new(file: Arc<File>) -> Box<Self> {
+        Box::new(Self { file, held: Mutex::default(), watched: OnceLock::new() })
+    }
 }
 
 impl Node {
     fn new(number: u64, identity: Identity, kind: FileType, anchor: Anchor) -> Arc<Self> {
-        let (file, held, watched) = (OnceLock::new(), Mutex::default(), OnceLock::new());
-        Arc::new(Self { number, identity, kind, file, held, watched, anchor })
+        Arc::new(Self { number, identity, kind, used: OnceLock::new(), anchor })
     }
 
     /// A descriptor that stands for it.

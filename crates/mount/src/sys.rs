@@ -124,3 +124,20 @@ pub(crate) fn tell_changes(queue: impl AsFd, file: impl AsFd, told: bool) -> Res
         _ => Err(last_error()),
     }
 }
+
+/// Has the C library's allocator keep one heap for all threads: what one frees another takes. Large pieces are the
+/// system's own zeros, and never taken from the heap: most of fuser's buffers are never touched.
+pub(crate) fn set_up_allocator() {
+    const LARGE: libc::c_int = 1 << 20;
+    // SAFETY: both set numbers in the allocator.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+    }
+}
+
+/// Has the C library's allocator give what is free back to the system.
+pub(crate) fn give_free_memory_back() {
+    // SAFETY: it moves nothing that is in use.
+    unsafe { libc::malloc_trim(0) };
+}

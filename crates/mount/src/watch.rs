@@ -94,7 +94,7 @@ impl Watch {
 
     /// Watches an open file. None if that is not to be had.
     pub(crate) fn begin(self: &Arc<Self>, file: impl AsFd) -> Option<Watched> {
-        let kind = i64::from(fstatfs(&file).ok()?.f_type);
+        let kind = fstatfs(&file).ok()?.f_type;
         let mut table = self.table();
         if !LOCAL.contains(&kind) || table.len() >= MOST {
             return None;

@@ -148,7 +148,7 @@ impl<'run> Client<'run> {
     }
 
     /// Opens a name: the file, and the bodies that it may be. None if the name may have had none for a moment.
-    fn open(&self, name: &Name, directory: &Path) -> Result<Option<(File, Vec<Arc<Body>>)>, String> {
+    fn open(&self, name: &Name, directory: &Path) -> Result<Option<Opened>, String> {
         let path = directory.join(&name.name);
         let before = name.done();
         let file = File::open(&path);
@@ -374,6 +374,9 @@ impl<'run> Client<'run> {
         Ok(())
     }
 }
+
+/// An open file, and what it may be.
+type Opened = (File, Vec<Arc<Body>>);
 
 /// Fine if one of them is.
 fn one_of(judged: impl Iterator<Item = Outcome>) -> Outcome {

@@ -282,10 +282,10 @@ fn sizes_change_as_told() {
         for (shorter, longer) in [(90_000, 95_000), (50_001, 200_000), (1, 4096), (0, 1 << 20)] {
             fs::read(&path).unwrap();
             file.set_len(shorter).unwrap();
-            expected.truncate(shorter as usize);
+            expected.truncate(usize::try_from(shorter).unwrap());
             assert!(fs::read(&path).unwrap() == expected);
             file.set_len(longer).unwrap();
-            expected.resize(longer as usize, 0);
+            expected.resize(usize::try_from(longer).unwrap(), 0);
             assert!(fs::read(&path).unwrap() == expected, "{shorter}, {longer}");
         }
         drop(File::options().write(true).truncate(true).open(&path).unwrap());

@@ -296,8 +296,9 @@ impl<'place> Mounted<'place> {
         let started = Instant::now();
         loop {
             let line = mount_line(&self.point);
-            // Who was there before may be dead, and is replaced: then its line goes, and another comes.
-            if line.is_some() && line.as_ref() != before && fs::metadata(&self.point).is_ok() {
+            // Who was there before may be dead, and is replaced: the line of the new one may be the same.
+            let answers = rustix::fs::statvfs(&self.point).is_ok();
+            if line.is_some() && (line.as_ref() != before || answers) && fs::metadata(&self.point).is_ok() {
                 return;
             }
             if let Some(status) = self.process.as_mut().unwrap().try_wait().unwrap() {

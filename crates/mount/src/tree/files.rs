@@ -9,6 +9,7 @@ use crate::nodes::Node;
 use crate::source::expect_no_order;
 use crate::stamp::Stamp;
 use crate::sys;
+use crate::watch::Watched;
 use rustix::fs::{
     CWD, FallocateFlags, Mode, OFlags, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, openat, seek,
 };
@@ -127,7 +128,7 @@ impl Tree {
         answer: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, Errno> {
         let open = self.file(handle)?;
-        let file = self.known(&open.node).ok_or(Errno::ISDIR)?;
+        let file = &self.used(&open.node).ok_or(Errno::ISDIR)?.file;
         let request = Request { file, source: open.source.as_fd(), offset, len, passing: open.passing };
         self.cache.read(&request, answer)
     }
@@ -135,7 +136,8 @@ impl Tree {
     /// Whether the kernel's pages are of this version. If not, it is about to drop them, and has pages of this one
     /// only.
     fn is_held(&self, node: &Node, stamp: Stamp) -> bool {
-        let mut held = node.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(used) = self.used(node) else { return false };
+        let mut held = used.held.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Some(stamp).filter(|stamp| self.cache.is_settled(stamp));
         let is_held = now.is_some() && *held == now;
         *held = now;
@@ -150,10 +152,10 @@ impl Tree {
         touched: Option<Range<u64>>,
         change: impl FnOnce() -> R,
     ) -> R {
-        let Some(file) = self.known(node) else { return change() };
-        let begin = || self.cache.watch()?.begin(source).map(Box::new);
-        let told = node.watched.get_or_init(begin).as_ref().map(|watched| watched.told());
-        self.cache.change(file, source, told, touched, change)
+        let Some(used) = self.used(node) else { return change() };
+        let begin = || self.cache.watch()?.begin(source);
+        let told = used.watched.get_or_init(begin).as_ref().map(Watched::told);
+        self.cache.change(&used.file, source, told, touched, change)
     }
 
     /// Writes bytes; gives how many were written.

@@ -17,8 +17,7 @@ pub use names::Made;
 
 use crate::cache::Cache;
 use crate::handles::Handles;
-use crate::known::File;
-use crate::nodes::{Node, Nodes};
+use crate::nodes::{Node, Nodes, Used};
 use crate::stamp::{Identity, look};
 use files::Open;
 use glob::{MatchOptions, Pattern};
@@ -121,10 +120,10 @@ impl Tree {
         openat(CWD, node.at()?.way(), flags | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// What the cache knows of a regular file; None of others.
-    fn known<'a>(&self, node: &'a Node) -> Option<&'a Arc<File>> {
+    /// What is known of a regular file that is used now; None of others.
+    fn used<'a>(&self, node: &'a Node) -> Option<&'a Used> {
         let is_file = node.kind == FileType::RegularFile;
-        is_file.then(|| node.file.get_or_init(|| self.cache.file(node.identity)))
+        is_file.then(|| &**node.used.get_or_init(|| Used::new(self.cache.file(node.identity))))
     }
 }
 
