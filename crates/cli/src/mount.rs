@@ -13,6 +13,7 @@ use ramfold_mount::mount::{LEAST_MEMORY, Mount, MountError, Settings};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// What mounts without a name of their own are called, before their numbers.
 const KIND: &str = "mount";
@@ -119,27 +120,29 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let prepared = Prepared::new(KIND, options.stats.as_deref())?;
     let socket = serve::socket(KIND, options.name.as_deref())?;
     end_with_any_thread();
-    let mut mount = Mount::new(settings).map_err(|error| refused(&error))?;
+    let mount = Mount::new(settings).map_err(|error| refused(&error))?;
     let (name, cache) = (socket.as_ref().map_or(KIND, |socket| socket.name()).to_owned(), mount.cache());
     let attributes = Attributes::new(Arc::clone(&cache), &options.compressor, options.max_compression_ratio);
     let mut running =
         prepared.start(mount.segment(), options.metrics.as_ref(), socket, Arc::new(attributes))?;
     let (source, at) = (options.source.display(), options.at.display());
     say(&format!("mount: {name}, {source} is at {at}, in {}", size::display(options.memory)));
-    let (end, stop) = (mount.end(), running.stop());
+    let (end, stop, over) = (mount.end(), running.stop(), Arc::new(AtomicBool::new(false)));
+    let ended = Arc::clone(&over);
     let server = std::thread::Builder::new().name("ramfold-mount".to_owned());
     let server = server.spawn(move || {
         let served = mount.serve();
+        ended.store(true, SeqCst);
         stop.close();
         served
     });
     let server = server.map_err(failed)?;
     running.wait();
-    if !server.is_finished() {
+    if !over.load(SeqCst) {
         end.end().map_err(failed)?;
         // A second signal ends it under those who have files open.
         running.wait();
-        if !server.is_finished() {
+        if !over.load(SeqCst) {
             return running.end(|| cache.publish());
         }
     }
