@@ -394,8 +394,8 @@ fn one_of(judged: impl Iterator<Item = Outcome>) -> Outcome {
 struct Mapping(*mut u8, usize);
 
 impl Mapping {
-    /// Asks for the length first, as whoever maps a file does: a touch behind the length that the kernel knows is SIGBUS.
-    /// The kernel passes over an answer that it got while another came, and asks again.
+    /// Asks for the length first, as whoever maps a file does: a touch behind the length that the kernel knows is
+    /// SIGBUS. The kernel passes over an answer that it got while another came, and asks again.
     fn new(file: &File, len: usize, to_write: bool) -> std::io::Result<Self> {
         const TRIES: usize = 8;
         let is_there = || file.metadata().is_ok_and(|told| told.len() >= len as u64);
