@@ -73,10 +73,17 @@ pub struct File {
     used: AtomicU64,
 }
 
+#[derive(Debug, Default)]
+struct Table {
+    files: HashMap<Identity, Arc<File>>,
+    /// There are too many when there are so many.
+    most: usize,
+}
+
 /// All files that something is known of.
 #[derive(Debug)]
 pub struct Files {
-    table: Mutex<HashMap<Identity, Arc<File>>>,
+    table: Mutex<Table>,
     most: usize,
     pool: PoolId,
     /// The number of the next version.
@@ -107,7 +114,8 @@ impl Files {
     #[must_use]
     pub fn new(pool: PoolId, most: usize) -> Self {
         let (objects, uses) = (AtomicU64::new(1), AtomicU64::new(0));
-        Self { table: Mutex::default(), most, pool, objects, uses, watch: Watch::new() }
+        let table = Mutex::new(Table { files: HashMap::new(), most });
+        Self { table, most, pool, objects, uses, watch: Watch::new() }
     }
 
     /// What watches files that are changed through the mount, where that is to be had.
@@ -119,10 +127,10 @@ impl Files {
     /// The file of this identity. Forgets files that nobody has open when there are too many.
     pub fn file(&self, identity: Identity, store: &Store) -> Arc<File> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        if table.len() >= self.most && !table.contains_key(&identity) {
+        if table.files.len() >= table.most && !table.files.contains_key(&identity) {
             self.thin(&mut table, store);
         }
-        let file = Arc::clone(table.entry(identity).or_default());
+        let file = Arc::clone(table.files.entry(identity).or_default());
         file.used.store(self.uses.fetch_add(1, Relaxed), Relaxed);
         file
     }
@@ -130,7 +138,7 @@ impl Files {
     /// Files that something is known of.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.table.lock().unwrap_or_else(PoisonError::into_inner).files.len()
     }
 
     /// Whether nothing is known.
@@ -139,17 +147,19 @@ impl Files {
         self.len() == 0
     }
 
-    /// Forgets a quarter of the files: those that nobody has, the least lately used first.
-    fn thin(&self, table: &mut HashMap<Identity, Arc<File>>, store: &Store) {
-        let unused = table.iter().filter(|(_, file)| Arc::strong_count(file) == 1);
+    /// Forgets a quarter of the files: those that nobody has, the least lately used first. If the kernel knows most of
+    /// them, there may be more.
+    fn thin(&self, table: &mut Table, store: &Store) {
+        let unused = table.files.iter().filter(|(_, file)| Arc::strong_count(file) == 1);
         let mut unused: Vec<(u64, Identity)> =
             unused.map(|(identity, file)| (file.used.load(Relaxed), *identity)).collect();
         unused.sort_unstable();
         for (_, identity) in unused.into_iter().take(self.most.div_ceil(4)) {
-            if let Some(file) = table.remove(&identity) {
+            if let Some(file) = table.files.remove(&identity) {
                 self.forget(&mut file.change(), store);
             }
         }
+        table.most = self.most.max(table.files.len() + table.files.len() / 4);
     }
 
     /// The version with this stamp, which the file has now. Pages of another version go. None while the file is being
@@ -243,5 +253,39 @@ impl Files {
             let pages = version.stamp.size.div_ceil(PAGE_SIZE as u64);
             store.invalidate_range(self.pool, version.object, 0..pages);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stamp::look;
+    use ramfold::{Config, PoolKind};
+    use std::fs;
+
+    #[test]
+    fn files_that_nobody_has_are_forgotten_when_there_are_too_many() {
+        let store = Store::new(&Config::default(), None).unwrap();
+        let files = Files::new(store.create_pool(PoolKind::Ephemeral, None), 8);
+        let directory = tempfile::tempdir().unwrap();
+        let identity = |number: u32| {
+            let path = directory.path().join(number.to_string());
+            fs::write(&path, "").unwrap();
+            Identity::of(&look(fs::File::open(path).unwrap()).unwrap())
+        };
+        let held: Vec<_> = (0..6).map(|number| files.file(identity(number), &store)).collect();
+        for number in 6..40 {
+            files.file(identity(number), &store);
+            assert!(files.len() <= 9, "{}", files.len());
+        }
+        assert!(
+            held.iter()
+                .zip(0..)
+                .all(|(file, number)| Arc::ptr_eq(file, &files.file(identity(number), &store)))
+        );
+        // Where all are held, it is not looked for others each time.
+        let held: Vec<_> = (100..200).map(|number| files.file(identity(number), &store)).collect();
+        assert!(held.len() == 100 && files.len() >= 100);
+        assert!(files.table.lock().unwrap().most > 100);
     }
 }

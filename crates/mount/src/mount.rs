@@ -20,14 +20,17 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The least memory that a mount works in, in bytes.
 pub const LEAST_MEMORY: u64 = 8 << 20;
-/// Threads that serve requests: readers wait for the source, not for each other.
-const THREADS: usize = 16;
+/// Threads that serve requests: readers wait for the source, not for each other. Each takes about half a megabyte, so
+/// there are fewer where so many bytes a thread are not to be had.
+const THREADS: RangeInclusive<u64> = 4..=16;
+const BYTES_A_THREAD: u64 = 2 << 20;
 /// Of the limit, so many bytes for each file that something is known of.
 const BYTES_A_FILE: u64 = 2048;
 /// Files that something is known of, whatever the limit.
@@ -131,7 +134,7 @@ impl Mount {
         let mut service = service(limit, store)?;
         let files = usize::try_from((limit / BYTES_A_FILE).max(LEAST_FILES)).unwrap_or(usize::MAX);
         let cache = Arc::new(Cache::new(Arc::clone(service.member()), limit, files, SETTLED));
-        let session = session(&source, &directory, read_only)?;
+        let session = session(&source, &directory, limit, read_only)?;
         let tree = Tree::new(directory, Arc::clone(&cache), Excluded::new(&source, exclude))
             .map_err(io::Error::from)?;
         let kept = Arc::clone(&cache);
@@ -255,7 +258,7 @@ fn take_descriptors() {
 }
 
 /// How the kernel is to treat the mount: as it treats the source.
-fn session(source: &Path, directory: &OwnedFd, read_only: bool) -> Result<Session, MountError> {
+fn session(source: &Path, directory: &OwnedFd, limit: u64, read_only: bool) -> Result<Session, MountError> {
     let flags = fstatvfs(directory).map_err(io::Error::from)?.f_flag;
     let is_root = geteuid().is_root();
     let mut options = vec![
@@ -273,7 +276,8 @@ fn session(source: &Path, directory: &OwnedFd, read_only: bool) -> Result<Sessio
     let mut session = Session::default();
     session.mount_options = options;
     session.acl = if is_root { SessionACL::All } else { SessionACL::Owner };
-    session.n_threads = Some(THREADS);
+    let threads = (limit / BYTES_A_THREAD).clamp(*THREADS.start(), *THREADS.end());
+    session.n_threads = usize::try_from(threads).ok();
     session.clone_fd = true;
     Ok(session)
 }
