@@ -1,5 +1,6 @@
-//! A mount gives what the files hold, whoever changes them: sixteen threads read through it and change files through
-//! it and behind it, in twice the memory that it has, while its limit changes. What they may see is in `coherent/book.rs`.
+//! A mount gives what the files hold, whoever changes them: sixteen threads read through it and change
+//! files through it and behind it, in twice the memory that it has, while its limit changes. What they may see is in
+//! `coherent/book.rs`.
 //!
 //! The checker itself is tried on plain directories, where it must find nothing, and with mistakes that it must find.
 //! `RAMFOLD_MOUNT_SECONDS=3600 cargo test --release --test coherent through -- --nocapture` takes an hour;

@@ -1,10 +1,10 @@
 //! What is known of every file: each version of each cell, when its change began and when it returned.
 //!
-//! A cell is 512 bytes that tell which file, place and version they are, so a page can be written in part. A cell has one
-//! change at a time, so its versions are numbers in a row, and whoever reads it may see any version from the last that
-//! was done before the read to the last that was begun when the read ended. If that is one, each byte has to be of it;
-//! if it is more, each word has to be of one of them. A file that another takes the place of is another body: who has
-//! it open still reads the old one.
+//! A cell is 512 bytes that tell which file, place and version they are, so a page can be written in part. A cell has
+//! one change at a time, so its versions are numbers in a row, and whoever reads it may see any version from the last
+//! that was done before the read to the last that was begun when the read ended. If that is one, each byte has to be of
+//! it; if it is more, each word has to be of one of them. A file that another takes the place of is another body: who
+//! has it open still reads the old one.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};

@@ -42,6 +42,8 @@ pub struct Run {
 }
 
 type Outcome = Result<(), String>;
+/// A file, and the bodies that it may be.
+type Opened = (File, Vec<Arc<Body>>);
 
 /// One thread.
 pub struct Client<'run> {
@@ -148,7 +150,7 @@ impl<'run> Client<'run> {
     }
 
     /// Opens a name: the file, and the bodies that it may be. None if the name may have had none for a moment.
-    fn open(&self, name: &Name, directory: &Path) -> Result<Option<(File, Vec<Arc<Body>>)>, String> {
+    fn open(&self, name: &Name, directory: &Path) -> Result<Option<Opened>, String> {
         let path = directory.join(&name.name);
         let before = name.done();
         let file = File::open(&path);
