@@ -42,6 +42,8 @@ pub struct Run {
 }
 
 type Outcome = Result<(), String>;
+/// A file, and the bodies that it may be.
+type Opened = (File, Vec<Arc<Body>>);
 
 /// One thread.
 pub struct Client<'run> {
@@ -53,6 +55,14 @@ pub struct Client<'run> {
 
 fn told(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> String {
     move |error| format!("{what} {}: {error}", path.display())
+}
+
+/// A page of a mapping that is not to be had.
+fn lost(file: &File, path: &Path, cells: usize) -> impl FnOnce(std::io::Error) -> String {
+    let size = file.metadata().map_or(0, |metadata| metadata.len());
+    move |error| {
+        format!("{} mapped: {error}; it has {} bytes, and {size} are told", path.display(), cells * CELL)
+    }
 }
 
 impl Run {
@@ -248,7 +258,7 @@ impl<'run> Client<'run> {
         let path = self.run.through.join(&name.name);
         let file = File::open(&path).map_err(told("open", &path))?;
         let mapping = Mapping::new(&file, size * CELL, false).map_err(told("map", &path))?;
-        let bytes = mapping.read(from * CELL, len * CELL);
+        let bytes = mapping.read(from * CELL, len * CELL).map_err(lost(&file, &path, size))?;
         self.run.counted(len);
         body.judge(from, &before, &bytes).map_err(|why| format!("{} mapped: {why}", name.name))
     }
@@ -293,7 +303,7 @@ impl<'run> Client<'run> {
         let file = File::options().read(true).write(true).open(&path).map_err(told("open to map", &path))?;
         let mut mapping = Mapping::new(&file, size * CELL, true).map_err(told("map", &path))?;
         let (change, versions) = body.begin(from..from + len, DATA, None);
-        mapping.write(from * CELL, &body.bytes(from, &versions));
+        mapping.write(from * CELL, &body.bytes(from, &versions)).map_err(lost(&file, &path, size))?;
         mapping.sync().map_err(told("msync", &path))?;
         if behind {
             file.set_modified(std::time::SystemTime::now()).map_err(told("touch", &path))?;
@@ -375,9 +385,6 @@ impl<'run> Client<'run> {
     }
 }
 
-/// An open file, and what it may be.
-type Opened = (File, Vec<Arc<Body>>);
-
 /// Fine if one of them is.
 fn one_of(judged: impl Iterator<Item = Outcome>) -> Outcome {
     let mut last = Err("of no body".to_owned());
@@ -390,8 +397,13 @@ fn one_of(judged: impl Iterator<Item = Outcome>) -> Outcome {
     last
 }
 
-/// A shared mapping of a file that nobody makes shorter meanwhile.
-struct Mapping(*mut u8, usize);
+/// A shared mapping of a file that nobody makes shorter meanwhile. The kernel copies to and from it, so that a page that
+/// cannot be had is an error, where touching it would be a signal.
+struct Mapping {
+    at: *mut u8,
+    len: usize,
+    beside: File,
+}
 
 impl Mapping {
     /// Asks for the length first, as whoever maps a file does: a touch behind the length that the kernel knows is
@@ -403,35 +415,39 @@ impl Mapping {
             return Err(std::io::Error::other(format!("it has less than {len} bytes")));
         }
         use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let beside = rustix::fs::memfd_create("beside", rustix::fs::MemfdFlags::CLOEXEC)?.into();
         let rights = if to_write { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a new mapping, at an address that nobody has.
         let at = unsafe { mmap(std::ptr::null_mut(), len, rights, MapFlags::SHARED, file, 0) }?;
-        Ok(Self(at.cast(), len))
+        Ok(Self { at: at.cast(), len, beside })
     }
 
-    fn read(&self, from: usize, len: usize) -> Vec<u8> {
-        assert!(from + len <= self.1);
+    fn read(&self, from: usize, len: usize) -> std::io::Result<Vec<u8>> {
+        assert!(from + len <= self.len);
+        // SAFETY: the mapping is this long; nothing but the kernel looks at the bytes, which others may change.
+        self.beside.write_all_at(unsafe { std::slice::from_raw_parts(self.at.add(from), len) }, 0)?;
         let mut bytes = vec![0; len];
-        // SAFETY: the mapping is this long; others may write meanwhile, and what was seen is judged as bytes.
-        unsafe { std::ptr::copy_nonoverlapping(self.0.add(from), bytes.as_mut_ptr(), len) };
-        bytes
+        self.beside.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes)
     }
 
-    fn write(&mut self, from: usize, bytes: &[u8]) {
-        assert!(from + bytes.len() <= self.1);
+    fn write(&mut self, from: usize, bytes: &[u8]) -> std::io::Result<()> {
+        assert!(from + bytes.len() <= self.len);
+        self.beside.write_all_at(bytes, 0)?;
         // SAFETY: as above; this range of the file has no other writer.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.add(from), bytes.len()) };
+        self.beside
+            .read_exact_at(unsafe { std::slice::from_raw_parts_mut(self.at.add(from), bytes.len()) }, 0)
     }
 
     fn sync(&self) -> std::io::Result<()> {
         // SAFETY: the mapping is this long.
-        Ok(unsafe { rustix::mm::msync(self.0.cast(), self.1, rustix::mm::MsyncFlags::SYNC) }?)
+        Ok(unsafe { rustix::mm::msync(self.at.cast(), self.len, rustix::mm::MsyncFlags::SYNC) }?)
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: nobody has a reference into it.
-        let _ = unsafe { rustix::mm::munmap(self.0.cast(), self.1) };
+        let _ = unsafe { rustix::mm::munmap(self.at.cast(), self.len) };
     }
 }

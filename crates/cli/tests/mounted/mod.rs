@@ -220,13 +220,24 @@ struct Shared {
 impl Shared {
     fn watch(&self, pid: u32, point: &Path) {
         let started = Instant::now();
+        let own = std::env::current_exe().unwrap();
+        // A child may for a moment still have the memory of who started it.
+        let is_other = || fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|program| program != own);
+        while !self.ended.load(Ordering::Relaxed) && !is_other() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         while !self.ended.load(Ordering::Relaxed) {
             let settles = self.lowered.lock().unwrap().is_some_and(|then| then.elapsed() < SETTLING);
             let allowed = bound(self.limit.load(Ordering::Relaxed));
             let now = anonymous(pid);
             self.most.fetch_max(now, Ordering::Relaxed);
-            if now > allowed && !settles {
-                self.exceeded.lock().unwrap().get_or_insert((now, allowed));
+            if now > allowed && !settles && self.exceeded.lock().unwrap().is_none() {
+                eprintln!(
+                    "after {} ms, the largest of its memory:\n{}",
+                    started.elapsed().as_millis(),
+                    largest(pid)
+                );
+                *self.exceeded.lock().unwrap() = Some((now, allowed));
             }
             let patience = PATIENCE + 2 * seconds();
             if started.elapsed() > Duration::from_secs(patience)
@@ -238,6 +249,23 @@ impl Shared {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// The mappings that have the most anonymous memory.
+fn largest(pid: u32) -> String {
+    let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
+    let (mut name, mut found) = ("", vec![]);
+    for line in maps.lines() {
+        match line.strip_prefix("Anonymous:").and_then(|size| size.trim().strip_suffix(" kB")?.parse().ok()) {
+            Some(size) => found.push((size, name)),
+            None if line.split(' ').next().is_some_and(|word| word.contains('-')) => name = line,
+            None => {}
+        }
+    }
+    found.sort_by_key(|(size, _): &(u64, &str)| std::cmp::Reverse(*size));
+    let sum: u64 = found.iter().map(|(size, _)| size).sum();
+    let lines = found.iter().take(8).map(|(size, name)| format!("{size} KiB of {sum}: {name}\n"));
+    lines.collect()
 }
 
 /// What each thread of a process is called and waits for.
