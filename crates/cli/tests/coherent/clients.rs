@@ -397,8 +397,8 @@ fn one_of(judged: impl Iterator<Item = Outcome>) -> Outcome {
     last
 }
 
-/// A shared mapping of a file that nobody makes shorter meanwhile. The kernel copies to and from it, so that a page that
-/// cannot be had is an error, where touching it would be a signal.
+/// A shared mapping of a file that nobody makes shorter meanwhile. The kernel copies to and from it, so that a page
+/// that cannot be had is an error, where touching it would be a signal.
 struct Mapping {
     at: *mut u8,
     len: usize,
