@@ -148,7 +148,7 @@ impl Cache {
     /// Files that something is known of.
     #[must_use]
     pub fn files(&self) -> usize {
-        self.files.len()
+        self.files.count()
     }
 
     /// What is known of the file with this identity.

@@ -137,14 +137,8 @@ impl Files {
 
     /// Files that something is known of.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.table.lock().unwrap_or_else(PoisonError::into_inner).files.len()
-    }
-
-    /// Whether nothing is known.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Forgets a quarter of the files: those that nobody has, the least lately used first. If the kernel knows most of
@@ -181,12 +175,8 @@ impl Files {
         if known.changing > 0 {
             return None;
         }
-        if known.is_doubtful(watch) {
+        if known.is_doubtful(watch) || known.version.is_some_and(|version| version.stamp != stamp) {
             self.forget(&mut known, store);
-        }
-        match known.version {
-            Some(version) if version.stamp == stamp => {}
-            _ => self.forget(&mut known, store),
         }
         let changes = known.changes;
         let new = || Version { object: self.objects.fetch_add(1, Relaxed), stamp, changes };
@@ -276,7 +266,7 @@ mod tests {
         let held: Vec<_> = (0..6).map(|number| files.file(identity(number), &store)).collect();
         for number in 6..40 {
             files.file(identity(number), &store);
-            assert!(files.len() <= 9, "{}", files.len());
+            assert!(files.count() <= 9, "{}", files.count());
         }
         assert!(
             held.iter()
@@ -285,7 +275,7 @@ mod tests {
         );
         // Where all are held, it is not looked for others each time.
         let held: Vec<_> = (100..200).map(|number| files.file(identity(number), &store)).collect();
-        assert!(held.len() == 100 && files.len() >= 100);
+        assert!(held.len() == 100 && files.count() >= 100);
         assert!(files.table.lock().unwrap().most > 100);
     }
 }

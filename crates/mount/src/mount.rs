@@ -125,10 +125,13 @@ impl Mount {
     pub fn new(settings: Settings) -> Result<Self, MountError> {
         let Settings { source, at, limit, store, exclude, read_only, replace } = settings;
         let directory = open_source(&source)?;
-        let (source, at) = (canonical(&source)?, place(&source, &at, replace)?);
-        access(FUSE, Access::READ_OK | Access::WRITE_OK)
-            .map_err(|errno| MountError::NoFuse(errno.into()))
-            .or_else(|error| if geteuid().is_root() { Err(error) } else { Ok(()) })?;
+        let source = canonical(&source)?;
+        let at = place(&source, &at, replace)?;
+        // For others fusermount3 opens it.
+        if geteuid().is_root() {
+            access(FUSE, Access::READ_OK | Access::WRITE_OK)
+                .map_err(|errno| MountError::NoFuse(errno.into()))?;
+        }
         take_descriptors();
         set_up_allocator();
         let mut service = service(limit, store)?;
@@ -207,7 +210,7 @@ fn canonical(source: &Path) -> Result<PathBuf, MountError> {
     fs::canonicalize(source).map_err(|why| MountError::Source { path: source.to_owned(), why })
 }
 
-/// Where the mount will be, if it can be there.
+/// Where the mount will be, if it can be there. `source`: as the kernel tells it.
 fn place(source: &Path, at: &Path, replace: bool) -> Result<PathBuf, MountError> {
     let refused = |why| MountError::Place { path: at.to_owned(), why };
     // The kernel asks the server for no other thing than this each time.
@@ -217,14 +220,14 @@ fn place(source: &Path, at: &Path, replace: bool) -> Result<PathBuf, MountError>
         }
         take_away(at).map_err(refused)?;
     }
-    let (source, place) = (canonical(source)?, fs::canonicalize(at).map_err(refused)?);
+    let place = fs::canonicalize(at).map_err(refused)?;
     if !place.is_dir() {
         return Err(refused(ErrorKind::NotADirectory.into()));
     }
     if place == source {
         return Ok(place);
     }
-    if place.starts_with(&source) {
+    if place.starts_with(source) {
         return Err(MountError::Within(at.to_owned()));
     }
     if fs::read_dir(&place).map_err(refused)?.next().is_some() {
@@ -245,7 +248,7 @@ fn take_away(at: &Path) -> io::Result<()> {
     }
 }
 
-/// Each name that the kernel knows takes a descriptor.
+/// Takes as many descriptors as are to be had: a name that the kernel knows takes one.
 fn take_descriptors() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let most = maximum.map_or(DESCRIPTORS, |most| most.max(DESCRIPTORS));

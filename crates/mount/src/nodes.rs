@@ -10,7 +10,7 @@
 
 use crate::known::File;
 use crate::stamp::{Identity, Stamp};
-use crate::sys::{FileHandle, handle_of, open_handle};
+use crate::sys::{FileHandle, handle_of, open_handle, way};
 use crate::watch::Watched;
 use rustix::fs::{FileType, Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -18,7 +18,7 @@ use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Place;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -54,7 +54,7 @@ impl AsFd for At<'_> {
 impl At<'_> {
     /// A path to the file that follows no link and needs no permission.
     pub(crate) fn way(&self) -> String {
-        format!("/proc/self/fd/{}", self.as_fd().as_raw_fd())
+        way(self)
     }
 }
 

@@ -28,20 +28,32 @@ pub(crate) fn expect_no_order(file: BorrowedFd) {
     let _ = fadvise(file, 0, None, Advice::Random);
 }
 
+/// Reads or writes `len` bytes by calls that may do less each: `some` goes on behind the bytes that are done. Gives the
+/// number of bytes: less at an end, or before an error.
+///
+/// # Errors
+/// That of the first call.
+pub(crate) fn in_pieces(
+    len: usize,
+    mut some: impl FnMut(usize) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < len {
+        match some(done) {
+            Ok(0) => break,
+            Ok(more) => done += more,
+            Err(Errno::INTR) => {}
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
 impl Reading {
     /// Reads until `out` is full or the file ends. Gives the number of bytes.
     pub(crate) fn read(&self, file: BorrowedFd, offset: u64, out: &mut [u8]) -> Result<usize, Errno> {
-        let mut done = 0;
-        while done < out.len() {
-            match self.read_some(file, offset + done as u64, &mut out[done..]) {
-                Ok(0) => break,
-                Ok(some) => done += some,
-                Err(Errno::INTR) => {}
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
+        in_pieces(out.len(), |done| self.read_some(file, offset + done as u64, &mut out[done..]))
     }
 
     fn read_some(&self, file: BorrowedFd, offset: u64, out: &mut [u8]) -> Result<usize, Errno> {

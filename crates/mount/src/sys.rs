@@ -9,6 +9,11 @@ fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
+/// A path to what a descriptor stands for, which follows no link and needs no permission.
+pub(crate) fn way(file: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
+}
+
 /// Gives this thread a file mode creation mask and a working directory of its own.
 ///
 /// # Errors

@@ -6,6 +6,7 @@
 
 mod words;
 
+use crate::nodes::Node;
 use crate::tree::{Change, Found, Opened, Tree};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
@@ -13,7 +14,7 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
-use rustix::fs::{FileType, OFlags, SeekFrom};
+use rustix::fs::{FileType, OFlags, SeekFrom, Statx};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -48,6 +49,13 @@ fn belief(kind: FileType) -> Duration {
 fn entry(reply: ReplyEntry, found: Result<Found, Errno>) {
     match found {
         Ok(Found { node, told }) => reply.entry(&belief(node.kind), &attributes(&node, &told), Generation(0)),
+        Err(errno) => reply.error(error(errno)),
+    }
+}
+
+fn attribute(reply: ReplyAttr, told: Result<(Arc<Node>, Statx), Errno>) {
+    match told {
+        Ok((node, told)) => reply.attr(&belief(node.kind), &attributes(&node, &told)),
         Err(errno) => reply.error(error(errno)),
     }
 }
@@ -111,11 +119,7 @@ impl Filesystem for Served {
     }
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        let told = self.0.node(number.0).and_then(|node| Ok((self.0.look(number.0)?, node)));
-        match told {
-            Ok((told, node)) => reply.attr(&belief(node.kind), &attributes(&node, &told)),
-            Err(errno) => reply.error(error(errno)),
-        }
+        attribute(reply, self.0.look(number.0));
     }
 
     fn setattr(
@@ -138,11 +142,7 @@ impl Filesystem for Served {
     ) {
         let (accessed, modified) = (accessed.map(words::when), modified.map(words::when));
         let change = Change { size, uid, gid, mode, accessed, modified };
-        let told = self.0.change(number.0, &change, handle.map(|handle| handle.0));
-        match told.and_then(|told| Ok((told, self.0.node(number.0)?))) {
-            Ok((told, node)) => reply.attr(&belief(node.kind), &attributes(&node, &told)),
-            Err(errno) => reply.error(error(errno)),
-        }
+        attribute(reply, self.0.change(number.0, &change, handle.map(|handle| handle.0)));
     }
 
     fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {

@@ -10,6 +10,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 /// The longest value of an extended attribute, and list of names, that the kernel takes.
 const MOST_XATTR: usize = 64 << 10;
@@ -41,19 +42,26 @@ pub struct Change {
 }
 
 impl Tree {
-    /// Everything that is told of a node; by an open file of it, where there is one.
+    /// A node, and everything that is told of it.
     ///
     /// # Errors
     /// What the source answers.
-    pub fn look(&self, number: u64) -> Result<Statx, Errno> {
-        self.node(number)?.at().and_then(look)
+    pub fn look(&self, number: u64) -> Result<(Arc<Node>, Statx), Errno> {
+        let node = self.node(number)?;
+        let told = node.at().and_then(look)?;
+        Ok((node, told))
     }
 
     /// Changes what is to be changed, in an order in which nothing undoes what was done before.
     ///
     /// # Errors
     /// What the source answers; some of it may have been changed.
-    pub fn change(&self, number: u64, change: &Change, handle: Option<u64>) -> Result<Statx, Errno> {
+    pub fn change(
+        &self,
+        number: u64,
+        change: &Change,
+        handle: Option<u64>,
+    ) -> Result<(Arc<Node>, Statx), Errno> {
         let node = self.node(number)?;
         if let Some(size) = change.size {
             self.set_size(&node, size, handle)?;
@@ -72,7 +80,8 @@ impl Tree {
             };
             utimensat(node.at()?, c"", &times, AtFlags::EMPTY_PATH)?;
         }
-        node.at().and_then(look)
+        let told = node.at().and_then(look)?;
+        Ok((node, told))
     }
 
     fn set_size(&self, node: &Node, size: u64, handle: Option<u64>) -> Result<(), Errno> {

@@ -6,7 +6,7 @@
 use super::{Caller, Found, Tree, check};
 use crate::cache::Request;
 use crate::nodes::Node;
-use crate::source::expect_no_order;
+use crate::source::{expect_no_order, in_pieces};
 use crate::stamp::Stamp;
 use crate::sys;
 use crate::watch::Watched;
@@ -91,8 +91,8 @@ impl Tree {
         let made = flags & (CARRIED | OFlags::EXCL) | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(mode & 0o7777);
         let source = caller.make(mask, || openat(&directory, name, made, mode))?;
-        let way = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&source));
-        let found = self.enter(openat(CWD, way, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)?;
+        let found =
+            self.enter(openat(CWD, sys::way(&source), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)?;
         let opened = self.opened(Arc::clone(&found.node), source, flags)?;
         Ok((found, opened))
     }
@@ -167,7 +167,8 @@ impl Tree {
         open.written.store(true, Relaxed);
         // What is appended goes to an end that others may have moved.
         let touched = (!open.appends).then(|| offset..offset.saturating_add(data.len() as u64));
-        self.alter(&open.node, open.as_fd(), touched, || write_all(&open.source, offset, data))
+        let some = |done: usize| pwrite(&open.source, &data[done..], offset + done as u64);
+        self.alter(&open.node, open.as_fd(), touched, || in_pieces(data.len(), some))
     }
 
     /// Tells what a close would: errors that some file systems tell of writes only then.
@@ -222,19 +223,4 @@ impl Tree {
     pub fn seek(&self, handle: u64, to: SeekFrom) -> Result<u64, Errno> {
         seek(&self.file(handle)?.source, to)
     }
-}
-
-/// Writes all, or as much as can be written.
-fn write_all(file: &OwnedFd, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-    let mut done = 0;
-    while done < data.len() {
-        match pwrite(file, &data[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(some) => done += some,
-            Err(Errno::INTR) => {}
-            Err(_) if done > 0 => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(done)
 }

@@ -1,7 +1,7 @@
 //! Names: looking up, making, moving and removing entries of directories.
 
 use super::{Caller, Found, Tree, check};
-use crate::stamp::{Identity, look};
+use crate::stamp::Identity;
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, StatxFlags, linkat, mkdirat, mknodat, openat,
     readlinkat, renameat_with, statx, symlinkat, unlinkat,
@@ -98,8 +98,7 @@ impl Tree {
         let (node, directory) = (self.node(number)?, self.node(parent)?);
         let (node, directory) = (node.at()?, directory.at()?);
         linkat(CWD, node.way(), &directory, name, AtFlags::SYMLINK_FOLLOW)?;
-        let told = look(&node)?;
-        self.lookup(parent, name).map(|found| Found { told, ..found })
+        self.lookup(parent, name)
     }
 
     /// Where a symbolic link leads.
