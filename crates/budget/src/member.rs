@@ -147,10 +147,28 @@ impl Member {
         }
     }
 
-    /// What the door keeps, and the pool.
+    /// What the door keeps, and the pool, as far as they count.
     #[must_use]
     pub fn held(&self, resident: u64) -> u64 {
-        resident + self.store.pool_bytes()
+        (resident + self.store.pool_bytes()).min(self.usage.most())
+    }
+
+    /// What the door keeps and the pool count with no more than they are now, until [`Member::count_all`].
+    pub fn count_no_more(&self, resident: u64) {
+        self.usage.set_most(self.held(resident));
+    }
+
+    /// The same with so many bytes less. Returns how many less it is.
+    pub fn count_less(&self, bytes: u64) -> u64 {
+        let most = self.usage.most();
+        let less = most.saturating_sub(bytes);
+        self.usage.set_most(less);
+        most - less
+    }
+
+    /// They count in full.
+    pub fn count_all(&self) {
+        self.usage.set_most(u64::MAX);
     }
 
     /// Bytes that should be given up now, while nobody waits for it.

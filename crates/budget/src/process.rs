@@ -65,6 +65,21 @@ pub(crate) fn parse_anonymous(statm: &[u8]) -> u64 {
     resident.saturating_sub(shared) * PAGE as u64
 }
 
+/// The number that the process has in the innermost PID namespace that it is in: how it numbers itself.
+#[must_use]
+pub fn innermost(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().last()?.parse().ok()
+}
+
+/// Bytes that programs could still get from the system, by its own estimate.
+#[must_use]
+pub fn available() -> Option<u64> {
+    let told = fs::read_to_string("/proc/meminfo").ok()?;
+    let size = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    size.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
 /// What a process found under this name in its environment when it began.
 #[must_use]
 pub fn variable(pid: u32, name: &str) -> Option<String> {

@@ -27,6 +27,7 @@ mod balance;
 mod counters;
 mod extents;
 mod heirs;
+mod hold;
 mod latency;
 mod lease;
 mod slots;
@@ -40,6 +41,7 @@ pub use slots::Process;
 use balance::Balance;
 use counters::{COUNTERS, GAUGES};
 use heirs::Heritage;
+use hold::Hold;
 use latency::Latency;
 use lease::{File, KEEPER, Lease};
 use rustix::fd::{AsFd, OwnedFd};
@@ -59,7 +61,7 @@ pub const MAX_MESSAGE: usize = 240;
 
 /// Of the file, for who looks for it in `/proc`.
 const NAME: &str = "ramfold-segment";
-const MAGIC: u64 = u64::from_le_bytes(*b"ramfold\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"ramfold\x03");
 /// Extents that a swap file can have: their numbers have 31 bits.
 const MAX_EXTENTS: u64 = 1 << 31;
 
@@ -108,6 +110,7 @@ struct Slot {
     pid: AtomicU32,
     /// 1: it waits for a forked child, and `pid` is the parent.
     prepared: AtomicU32,
+    hold: Hold,
     gauges: [AtomicU64; GAUGES],
     balance: Balance,
     heritage: Heritage,

@@ -61,6 +61,8 @@ pub struct Usage {
     divided: AtomicU64,
     /// When the next look at what is still in common is due.
     next_look: AtomicU64,
+    /// Bytes with which resident pages and pool count at most.
+    most: AtomicU64,
 }
 
 impl Account {
@@ -94,6 +96,7 @@ impl Usage {
             related: AtomicBool::new(false),
             divided: AtomicU64::new(0),
             next_look: AtomicU64::new(0),
+            most: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -128,6 +131,7 @@ impl Usage {
         self.follow_thread()?;
         let _parents = forks::take_divided();
         self.next_look.store(0, Ordering::Relaxed);
+        self.set_most(u64::MAX);
         self.entered.store(0, Ordering::Relaxed);
         Ok(())
     }
@@ -136,6 +140,14 @@ impl Usage {
     /// and the program's first thread may end before the program. Nobody else is inside the gate.
     pub fn follow_thread(&self) -> Result<(), Errno> {
         self.statm.renew(|| self.proc.open("thread-self/statm"))
+    }
+
+    pub(crate) fn most(&self) -> u64 {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_most(&self, bytes: u64) {
+        self.most.store(bytes, Ordering::Relaxed);
     }
 
     /// Enters what this process has now, in bytes.
@@ -152,10 +164,12 @@ impl Usage {
             bytes - part
         };
         let (segment, slot) = (self.segment(), self.slot());
+        let counted = (resident + pool).min(self.most());
+        let pool = pool.min(counted);
         segment.publish(slot, Gauge::Own, less(own));
         segment.publish(slot, Gauge::Pool, less(pool));
-        segment.publish(slot, Gauge::Resident, less(resident));
-        self.entered.store(resident + pool, Ordering::Relaxed);
+        segment.publish(slot, Gauge::Resident, less(counted - pool));
+        self.entered.store(counted, Ordering::Relaxed);
     }
 
     /// Enters what resident pages and pool, `held` bytes together, have grown by, once it is something. The rest is

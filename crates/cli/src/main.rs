@@ -3,8 +3,10 @@
 mod advise;
 mod bench;
 mod ctl;
+mod debug;
 mod disk;
 mod failure;
+mod find;
 mod html;
 mod inspect;
 mod live;
@@ -38,6 +40,7 @@ enum Command {
     Mount(mount::Options),
     Ctl(ctl::Options),
     Top(top::Options),
+    Debug(debug::Options),
     #[command(subcommand)]
     Bench(bench::Command),
     Inspect(inspect::Options),
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Mount(options) }) => mount::run(&options),
         Ok(Cli { command: Command::Ctl(options) }) => ctl::run(&options),
         Ok(Cli { command: Command::Top(options) }) => top::run(&options),
+        Ok(Cli { command: Command::Debug(options) }) => debug::run(&options),
         Ok(Cli { command: Command::Bench(command) }) => bench::run(&command),
         Ok(Cli { command: Command::Inspect(options) }) => inspect::run(&options),
         Ok(Cli { command: Command::Advise(options) }) => advise::run(&options),

@@ -19,6 +19,7 @@ pub mod stats;
 mod swap;
 mod unmanaged;
 
+pub use child::exit_status;
 pub use options::{MIN_LIMIT, Options};
 
 use crate::failure::{Failure, say};

@@ -3,10 +3,10 @@
 //! It copies what there is in the run's segment, and shows that. The run is not slowed down by it, and nothing that
 //! the file says or that becomes of it does more to `top` than nonsense in a table, or one line.
 
-mod find;
 mod report;
 
 use crate::failure::Failure;
+use crate::find;
 use crate::live::Sample;
 use ramfold_budget::segment::{OpenError, Segment};
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -45,7 +45,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 /// Shows the run until it ends.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
-    let run = find::run(options.pid)?;
+    let run = options.pid.map_or_else(find::the_only_run, |pid| find::run_of("top", pid))?;
     let sample = || {
         let segment = Segment::look_at(&run.segment).map_err(|error| cannot_open(run.pid, &error))?;
         Ok(Sample::take(&segment))

@@ -12,6 +12,7 @@ use crate::core_file::Dump;
 use crate::density::{Density, Zeros};
 use crate::face::{Host, Mode, SetupError};
 use crate::gate::Gate;
+use crate::hold::Hold;
 use crate::inbox::Inbox;
 use crate::pages::{BLOCK_PAGES, Group, Pages, State};
 use crate::queue::Queue;
@@ -43,6 +44,7 @@ pub(crate) struct Engine {
     pub(crate) pool: PoolId,
     pub(crate) trace: Option<Trace>,
     pub(crate) dump: Dump,
+    pub(crate) hold: Hold,
     /// The run's files: swap and trace.
     files: Vec<(RawFd, Identity)>,
     pub(crate) gate: Arc<Gate>,
@@ -123,6 +125,7 @@ impl Engine {
             member,
             trace: parts.trace,
             dump: parts.dump,
+            hold: Hold::default(),
             files: parts.files,
             pool,
             gate: parts.gate,
@@ -184,6 +187,7 @@ impl Engine {
             trace.begin(slot);
         }
         self.keeper.reset();
+        self.hold.reset();
         self.inbox.reset();
         self.ringing.store(false, Ordering::Relaxed);
         self.guarded.store(false, Ordering::Relaxed);

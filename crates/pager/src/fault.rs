@@ -183,7 +183,7 @@ impl Handler {
 
     /// Evicts, here and now, until one more page fits.
     fn make_room(&mut self, engine: &Engine) {
-        if engine.over_high() == 0 {
+        if engine.over_high() == 0 || engine.hold.is_on() {
             return;
         }
         let mut wait = Wait::new(&engine.member);

@@ -28,6 +28,7 @@ mod fresh;
 mod gate;
 mod guard;
 mod handover;
+mod hold;
 mod inbox;
 mod inherit;
 mod mapping;

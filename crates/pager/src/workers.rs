@@ -3,6 +3,7 @@
 use crate::engine::Engine;
 use crate::evict::Evictor;
 use crate::fault::Handler;
+use crate::hold::Beat;
 use crate::staging::{Bell, STAGING_BLOCKS};
 use crate::trace::Trace;
 use ramfold_budget::door::Door as _;
@@ -128,6 +129,7 @@ fn evict(engine: &Engine) {
 /// counters, and tells the program's allocator whether memory is short.
 fn keep(engine: &Engine) {
     let mut next_reap = Instant::now();
+    let mut beat = Beat::new(engine);
     while !engine.stopping.load(Ordering::Acquire) {
         {
             let _inside = engine.gate.enter();
@@ -143,6 +145,7 @@ fn keep(engine: &Engine) {
             }
         }
         engine.dump_if_asked();
+        beat.turn(engine);
         if engine.over_low() > 0 {
             engine.evictor().call();
         }

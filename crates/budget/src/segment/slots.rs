@@ -63,6 +63,7 @@ impl Segment {
             return false;
         }
         slot.prepared.store(prepared.into(), Ordering::Relaxed);
+        slot.hold.reset();
         slot.balance.reset();
         slot.heritage.reset();
         // MAX_PROCESSES fits.

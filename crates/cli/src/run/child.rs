@@ -152,7 +152,8 @@ fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EMFILE | libc::ENFILE))
 }
 
-fn exit_status(status: ExitStatus) -> u8 {
+/// What a shell would call it.
+pub fn exit_status(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }

@@ -1,6 +1,6 @@
 //! What `top` shows: a table, or a JSON object a line.
 
-use super::find::Run;
+use crate::find::Run;
 use crate::live::{Process, Sample};
 use crate::run::stats::fault_ns;
 use crate::size;

@@ -4,6 +4,8 @@
     soak.py soak FILE SECONDS SEED METRICS
                                     under `ramfold run --metrics unix:METRICS`: the mixture; a member is killed every two seconds
     soak.py after METRICS           in the same run, when the mixture has ended: nothing may be left of it
+    soak.py squeeze FILE RAMFOLD SHARES MODES [NAME...]
+                                    each job alone, in these shares of the memory that it wants (2,4: a half, a quarter), by these ways out
 
 A job of which a member was killed proves nothing more, and is ended. Every other job has to print what it printed alone. A
 job whose processes used no processor for a minute, while others did or nobody did, hangs. Every few minutes the mixture pauses
@@ -50,7 +52,7 @@ JOBS = [
     ("erlang", "erl", "erl -noshell -eval 'L=[{I*7919 rem 1000003,integer_to_list(I)}||I<-lists:seq(1,400000)], S=lists:sort(L), io:format(\"~p~n\",[erlang:phash2(S)]), halt().'"),
     ("R", "Rscript", "Rscript -e 'x <- (1:2000000*7919)%%1000003; y <- sort(x); l <- split(y, y%%1000); cat(sum(sapply(l, median)), \"\\n\")'"),
     ("ghc", "ghc", "$BUILT/haskell"),
-    ("ocaml", "ocamlfind", "$BUILT/ocaml"),
+    ("ocaml", "ocamlopt", "$BUILT/ocaml"),
     ("sbcl", "sbcl", "sbcl --noinform --eval '(let ((h (make-hash-table)) (s 0)) (dotimes (i 300000) (setf (gethash (mod (* i 7919) 1000003) h) (list i i))) (gc :full t) (maphash (lambda (k v) (incf s (* (mod k 7) (car v)))) h) (print s))' --quit"),
     ("guile", "guile", "guile --no-auto-compile -c '(let ((h (make-hash-table))) (do ((i 0 (+ i 1))) ((= i 200000)) (hashv-set! h (modulo (* i 7919) 1000003) (list i))) (display (hash-fold (lambda (k v s) (+ s (* (modulo k 7) (car v)))) 0 h)))'"),
     ("go", "go", "$BUILT/cgo"),
@@ -61,6 +63,9 @@ JOBS = [
     ("sqlite", "sqlite3", "sed s/ROWS/40000/g $HERE/index.sql | sqlite3 :memory: | md5sum"),
     ("redis", "redis-server", "redis-server --port 0 --unixsocket $PWD/s --dir $PWD --save '' --enable-debug-command yes --daemonize no >log & for i in $(seq 100); do redis-cli -s s ping >/dev/null 2>&1 && break; sleep .1; done; redis-cli -s s debug populate 100000 key 100; redis-cli -s s bgsave; while redis-cli -s s info persistence | grep -q bgsave_in_progress:1; do sleep .1; done; redis-cli -s s debug reload; redis-cli -s s debug digest; redis-cli -s s shutdown nosave; wait"),
     ("postgres", "pgbench", "D=$PWD/pg; mkdir $D; chmod 711 .; chown postgres $D; B=$(ls -d /usr/lib/postgresql/*/bin | tail -1); setpriv --reuid postgres --regid postgres --clear-groups bash -c \"cd $D; export LC_ALL=C; $B/initdb -D d -A trust >/dev/null && $B/pg_ctl -D d -w -t 600 -o '-k $D -h \\\"\\\" -F' start >/dev/null && pgbench -h $D -i -q -s 2 postgres 2>/dev/null && pgbench -h $D -c 8 -j 2 -t 50 postgres >/dev/null 2>&1; psql -h $D -At postgres -c 'select (select sum(abalance) from pgbench_accounts)=(select sum(delta) from pgbench_history), (select sum(tbalance) from pgbench_tellers)=(select sum(bbalance) from pgbench_branches), (select count(*) from pgbench_history)'; $B/pg_ctl -D d -m fast -t 600 stop >/dev/null\""),
+    ("mariadb", "mariadbd", "D=$PWD/my; mariadb-install-db --no-defaults --datadir=$D --user=root --auth-root-authentication-method=normal >/dev/null 2>&1; mariadbd --no-defaults --datadir=$D --socket=$D/s --skip-networking --user=root --innodb-buffer-pool-size=64M >log 2>&1 & for i in $(seq 600); do mariadb-admin -S $D/s ping >/dev/null 2>&1 && break; sleep .1; done; mariadb -S $D/s -e \"create database d; use d; create table t(i int primary key, v varchar(200), key(v)) engine=innodb; insert into t select seq, repeat(md5(seq), 4) from seq_1_to_40000; update t set v=reverse(v) where i%3=0; delete from t where i%7=0; select count(*), sum(crc32(v)) from t; select sum(crc32(a.v)) from t a join t b on a.v=b.v; check table t extended\"; mariadb-admin -S $D/s -u root shutdown; wait"),
+    ("nginx", "nginx", "python3 $HERE/servers.py nginx"),
+    ("memcached", "memcached", "memcached -u root -s $PWD/s -m 128 -t 4 & sleep 1; python3 $HERE/servers.py memcached; kill $!; wait"),
     ("short", "true", "for i in $(seq 300); do /bin/true; done; echo $i"),
 ]
 
@@ -84,7 +89,7 @@ def build(into):
     steps = [
         ("java", f"javac -d {into} {HERE}/Allocate.java"),
         ("ghc", f"cd {into} && ghc -O h.hs -o haskell"),
-        ("ocamlfind", f"cd {into} && ocamlfind ocamlopt o.ml -o ocaml"),
+        ("ocamlopt", f"cd {into} && ocamlopt o.ml -o ocaml"),
         ("go", f"cd {into}/go && CGO_ENABLED=1 go build -o ../cgo ."),
         ("git", f"cd {into} && git init -q repository && cd repository && git config user.name x && git config user.email x@x && export GIT_AUTHOR_DATE='1000000000 +0000' GIT_COMMITTER_DATE='1000000000 +0000'; for i in $(seq 12); do seq $i $((i % 3 + 1)) $((i * 1000 + 200000)) > file$((i % 4)); git add .; git commit -q -m $i; done"),
     ]
@@ -96,19 +101,30 @@ def build(into):
 class Job:
     """A job under way. Its processes are known by a word in their environment or by where they work, also those that left the tree."""
 
-    def __init__(self, job, built):
+    def __init__(self, job, built, before=()):
         self.name = job[0]
         self.directory = tempfile.mkdtemp(prefix="soak-job.", dir=os.path.dirname(built))
         self.output = open(os.path.join(self.directory, ".output"), "w+b")
         environment = dict(os.environ, HERE=HERE, BUILT=built, SOAK_JOB=self.directory, TMPDIR=self.directory)
-        self.process = subprocess.Popen(["bash", "-c", job[2]], cwd=self.directory, env=environment, stdin=subprocess.DEVNULL,
-                                        stdout=self.output, stderr=subprocess.DEVNULL, start_new_session=True)
+        self.process = subprocess.Popen([*before, "bash", "-c", job[2]], cwd=self.directory, env=environment, stdin=subprocess.DEVNULL,
+                                        stdout=self.output, stderr=open(os.path.join(self.directory, ".errors"), "w"), start_new_session=True)
         self.started = self.moved = time.monotonic()
         self.used = 0
         self.struck = None
 
     def members(self):
         return [pid for pid, directory in marked().items() if directory == self.directory]
+
+    def errors(self):
+        text = open(os.path.join(self.directory, ".errors"), errors="replace").read()
+        return next((line for line in text.splitlines() if line.startswith("ramfold: ")), text[-200:])
+
+    def stands_still(self):
+        """Whether its processes have used no processor for a while."""
+        now, used = time.monotonic(), processor_time(self.members())
+        if used != self.used:
+            self.used, self.moved = used, now
+        return now - self.moved > HANGS_AFTER
 
     def digest(self):
         self.output.seek(0)
@@ -240,10 +256,7 @@ class Soak:
             return True
         if job.struck is not None:
             return now - job.struck > 5
-        used = processor_time(job.members())
-        if used != job.used:
-            job.used, job.moved = used, now
-        if now - job.moved > HANGS_AFTER:
+        if job.stands_still():
             report_hang(job)
             self.wrong.append(f"{job.name} hangs")
             return True
@@ -296,6 +309,39 @@ class Soak:
         return 1 if self.wrong else 0
 
 
+def squeeze(path, ramfold, shares, modes, names):
+    """Each job's output in a share of what it takes at most where there is enough. Prints a line each; 0 if all are equal."""
+    expected, built = json.load(open(path)), os.path.join(os.path.dirname(path), "built")
+    stats, wrong = os.path.join(os.path.dirname(path), "stats"), 0
+
+    def under(job, limit, mode):
+        """What it printed, seconds, most memory in bytes, and what ramfold said."""
+        run = Job(job, built, [ramfold, "run", "-m", str(limit), "--swap-size", "8G", "--evict-mode", mode, "--stats", stats, "--"])
+        while run.process.poll() is None:
+            if run.stands_still():
+                report_hang(run)
+                run.end()
+                return "hangs", 0, 0, ""
+            time.sleep(0.05)
+        result = run.digest(), time.monotonic() - run.started, json.load(open(stats))["peak_bytes"], run.errors()
+        run.end()
+        return result
+
+    for job in JOBS:
+        if job[0] not in expected or names and job[0] not in names:
+            continue
+        seen, alone, peak, _ = under(job, 16 << 30, modes[0])
+        for share, mode in [(1, modes[0])] + [(share, mode) for share in shares for mode in modes]:
+            limit = max(peak // share, 16 << 20)
+            seen, seconds, most, said = under(job, limit, mode) if share > 1 else (seen, alone, peak, "")
+            equal = seen == expected[job[0]]
+            wrong += not equal
+            print("ok" if equal else "WRONG", job[0], f"1/{share}", mode, f"{seconds:.1f} s, {most / (1 << 20):.1f} of {limit / (1 << 20):.1f} MiB",
+                  "" if equal else f"{seen}; {said}", flush=True)
+    print(f"{wrong} wrong")
+    return wrong
+
+
 def after(metrics):
     """Whether all that the mixture had has come back."""
     left = figures(metrics)
@@ -308,5 +354,7 @@ if __name__ == "__main__":
         expect(sys.argv[2])
     elif sys.argv[1] == "after":
         sys.exit(not after(sys.argv[2]))
+    elif sys.argv[1] == "squeeze":
+        sys.exit(min(squeeze(sys.argv[2], sys.argv[3], list(map(int, sys.argv[4].split(","))), sys.argv[5].split(","), sys.argv[6:]), 1))
     else:
         sys.exit(Soak(sys.argv[2], float(sys.argv[3]), int(sys.argv[4]), sys.argv[5]).run())

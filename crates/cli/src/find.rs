@@ -69,19 +69,16 @@ fn is_locked(pid: u32, descriptor: &OsStr) -> bool {
     fs::read_to_string(told).is_ok_and(|told| told.contains("lock:"))
 }
 
-/// The run that is asked for, or the only one there is.
-pub fn run(pid: Option<u32>) -> Result<Run, Failure> {
-    match pid {
-        Some(pid) => named(pid).ok_or_else(|| {
-            let what = if Path::new(&format!("/proc/{pid}")).exists() {
-                "is in no run of ramfold that this user may see"
-            } else {
-                "there is no such process"
-            };
-            Failure::failed(format!("top: {pid}: {what} (see ramfold top without PID)"))
-        }),
-        None => the_only_run(),
-    }
+/// The run that `ramfold COMMAND` is asked for, which has this process.
+pub fn run_of(command: &str, pid: u32) -> Result<Run, Failure> {
+    named(pid).ok_or_else(|| {
+        let what = if Path::new(&format!("/proc/{pid}")).exists() {
+            "is in no run of ramfold that this user may see"
+        } else {
+            "there is no such process"
+        };
+        Failure::failed(format!("{command}: {pid}: {what} (see ramfold top without PID)"))
+    })
 }
 
 /// The run that a process is, that it is in, or whose segment it has.
@@ -95,7 +92,8 @@ fn run_above(pid: u32) -> Option<u32> {
     segment.strip_prefix("/proc/")?.split('/').next()?.parse().ok()
 }
 
-fn the_only_run() -> Result<Run, Failure> {
+/// The only run there is.
+pub fn the_only_run() -> Result<Run, Failure> {
     let processes = fs::read_dir("/proc").map_err(|error| Failure::failed(format!("top: /proc: {error}")))?;
     let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let mut runs: Vec<Run> = numbers.filter_map(Run::of).collect();
