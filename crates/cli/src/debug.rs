@@ -113,14 +113,18 @@ impl Held {
     fn find(run: &Run, pid: u32) -> Result<Self, Failure> {
         let failed = |why: String| Failure::failed(format!("debug: {pid}: {why}"));
         if run.pid == pid {
-            return Err(failed("it is ramfold run itself (give the number of a program that it runs)".to_owned()));
+            return Err(failed(
+                "it is ramfold run itself (give the number of a program that it runs)".to_owned(),
+            ));
         }
         let segment = Segment::open(&run.segment).map_err(|error| failed(error.to_string()))?;
         // As it numbers itself, which in a container of its own is not as this process numbers it.
         let inner = process::innermost(pid).unwrap_or(pid);
         let found = segment.processes().into_iter().find(|process| process.pid == inner);
         let slot = found.map(|process| process.slot).ok_or_else(|| {
-            failed("it is not managed, so nothing of its memory is away (start the debugger as ever)".to_owned())
+            failed(
+                "it is not managed, so nothing of its memory is away (start the debugger as ever)".to_owned(),
+            )
         })?;
         let held = Self { pid, segment, slot };
         match (held.away(), process::available()) {

@@ -42,6 +42,7 @@ properties!(
     heirs,
     left_calls,
     libc_state,
+    low_addresses,
     mappings,
     mlock,
     mmap_rules,
@@ -86,6 +87,12 @@ fn library_malloc() {
 #[test]
 fn constructor() {
     property_linked("constructor", &[]);
+}
+
+/// The break stays behind the image, as the program's own layout wants it.
+#[test]
+fn fixed_break() {
+    property_with("fixed_break", &["-no-pie"], |_| {});
 }
 
 /// The main thread ends first: the process ends with the last of the program's own threads.

@@ -1,13 +1,18 @@
 //! brk and sbrk over a managed area of their own, for programs that bring an allocator which uses them.
+//!
+//! The break of a program that is linked to fixed addresses and has asked for none to be random is the kernel's, and not
+//! managed: such a program takes the break for the end of its own image (GCL, whose heaps are saved as executables).
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use ramfold_pager::{MapError, Pager, Prot};
 
 use crate::address_space;
 use crate::lock::Lock;
 use crate::management;
+use crate::real::function;
 use crate::sys::{self, FAILED, PAGE};
 
 /// Address space for the break to grow in.
@@ -54,13 +59,44 @@ fn move_break(choose: impl FnOnce(usize) -> Option<usize> + 'static) -> Result<u
     })
 }
 
+mod libcs {
+    use super::{c_int, c_void, function};
+    function!(fn brk(*mut c_void) -> c_int);
+    function!(fn sbrk(isize) -> *mut c_void);
+}
+
+/// Whether the break follows the program's image.
+fn follows_image() -> bool {
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
+    if KNOWN.load(Ordering::Relaxed) == UNKNOWN {
+        let follows = sys::has_fixed_layout();
+        KNOWN.store(if follows { YES } else { NO }, Ordering::Relaxed);
+    }
+    KNOWN.load(Ordering::Relaxed) == YES
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn brk(addr: *mut c_void) -> c_int {
+    if follows_image()
+        && let Some(libcs) = libcs::brk::get()
+    {
+        // SAFETY: libc's own function, with the program's argument.
+        return unsafe { libcs(addr) };
+    }
     move_break(move |_| Some(addr.addr())).map_or_else(|error| sys::fail(error.errno()), |_| 0)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn sbrk(increment: isize) -> *mut c_void {
+    if follows_image()
+        && let Some(libcs) = libcs::sbrk::get()
+    {
+        // SAFETY: libc's own function, with the program's argument.
+        return unsafe { libcs(increment) };
+    }
     let old = move_break(move |old| old.checked_add_signed(increment));
     old.map_or_else(
         |error| {

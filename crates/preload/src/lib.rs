@@ -47,6 +47,7 @@ mod large;
 mod libc_data;
 mod loader;
 mod lock;
+mod low;
 mod management;
 mod mappings;
 mod namespaces;

@@ -11,7 +11,7 @@ unsafe extern "C" {
 macro_rules! function {
     (fn $name:ident($($arg:ty),*) -> $out:ty) => {
         #[allow(non_snake_case)]
-        mod $name {
+        pub(crate) mod $name {
             #[allow(unused_imports)]
             use super::*;
             pub type Function = unsafe extern "C" fn($($arg),*) -> $out;

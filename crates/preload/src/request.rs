@@ -13,6 +13,7 @@ use ramfold_pager::{MapError, Pager, Prot};
 use crate::address_space;
 use crate::ending;
 use crate::gate;
+use crate::low;
 use crate::management::with_pager;
 use crate::pager;
 use crate::sys::{self, FAILED, PAGE};
@@ -106,6 +107,21 @@ impl Request {
         private && self.flags & KERNEL_ONLY == 0 && !low
     }
 
+    /// Private memory that has to lie below 2 GiB.
+    fn is_low(self) -> bool {
+        let private_low = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT;
+        self.flags & private_low == private_low && self.prot != libc::PROT_NONE
+    }
+
+    fn at_low_address(self) -> Pages {
+        let len = sys::pages(self.len).ok_or(MapError::NoMemory)?;
+        low::take(len)?;
+        self.raw().map_err(|errno| {
+            low::give_back(0, len);
+            MapError::Kernel(errno)
+        })
+    }
+
     fn is_fixed(self) -> bool {
         self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
     }
@@ -195,7 +211,7 @@ impl Request {
                 }
                 self.addr = 0;
             }
-            return raw(self);
+            return if self.is_low() && is_managing() { self.at_low_address() } else { raw(self) };
         }
         let Some(len) = sys::pages(self.len).filter(|_| is_managing()) else { return raw(self) };
         if len == 0 {

@@ -41,6 +41,22 @@ pub fn fail(errno: c_int) -> c_int {
     -1
 }
 
+/// Whether the program is linked to fixed addresses, and runs where none is random: it has asked for both.
+pub fn has_fixed_layout() -> bool {
+    const ET_EXEC: u16 = 2;
+    // SAFETY: asks only; the value is the kernel's for "no change".
+    let personality = unsafe { libc::personality(0xffff_ffff) };
+    // SAFETY: a lookup in what the kernel has given the process.
+    let headers = unsafe { libc::getauxval(libc::AT_PHDR) } as usize;
+    if personality & libc::ADDR_NO_RANDOMIZE == 0 || headers == 0 {
+        return false;
+    }
+    let file = std::ptr::with_exposed_provenance::<[u8; 18]>(headers / PAGE * PAGE);
+    // SAFETY: the program headers are mapped, and a page that is mapped is mapped as a whole.
+    let start = unsafe { file.read() };
+    start.starts_with(b"\x7fELF") && u16::from_ne_bytes([start[16], start[17]]) == ET_EXEC
+}
+
 /// Rounds up to pages; `None` on overflow.
 pub fn pages(len: usize) -> Option<usize> {
     len.checked_next_multiple_of(PAGE)
