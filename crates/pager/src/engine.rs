@@ -12,7 +12,6 @@ use crate::core_file::Dump;
 use crate::density::{Density, Zeros};
 use crate::face::{Host, Mode, SetupError};
 use crate::gate::Gate;
-use crate::hold::Hold;
 use crate::inbox::Inbox;
 use crate::pages::{BLOCK_PAGES, Group, Pages, State};
 use crate::queue::Queue;
@@ -44,7 +43,6 @@ pub(crate) struct Engine {
     pub(crate) pool: PoolId,
     pub(crate) trace: Option<Trace>,
     pub(crate) dump: Dump,
-    pub(crate) hold: Hold,
     /// The run's files: swap and trace.
     files: Vec<(RawFd, Identity)>,
     pub(crate) gate: Arc<Gate>,
@@ -70,6 +68,8 @@ pub(crate) struct Engine {
     threads: Mutex<Vec<u32>>,
     /// Why the threads could not be started: an errno, or 0.
     pub(crate) failure: AtomicI32,
+    /// Nothing leaves ([`crate::hold`]).
+    pub(crate) held: AtomicBool,
     /// [`crate::guard`] has write-protected what was inherited.
     pub(crate) guarded: AtomicBool,
     /// [`Member::is_nearly_full`], as the keeper saw it last.
@@ -125,7 +125,6 @@ impl Engine {
             member,
             trace: parts.trace,
             dump: parts.dump,
-            hold: Hold::default(),
             files: parts.files,
             pool,
             gate: parts.gate,
@@ -142,6 +141,7 @@ impl Engine {
             workers: AtomicUsize::new(0),
             threads: Mutex::default(),
             failure: AtomicI32::new(0),
+            held: AtomicBool::new(false),
             guarded: AtomicBool::new(false),
             nearly_full: AtomicBool::new(false),
             evictions: AtomicU64::new(0),
@@ -187,7 +187,7 @@ impl Engine {
             trace.begin(slot);
         }
         self.keeper.reset();
-        self.hold.reset();
+        self.held.store(false, Ordering::Relaxed);
         self.inbox.reset();
         self.ringing.store(false, Ordering::Relaxed);
         self.guarded.store(false, Ordering::Relaxed);

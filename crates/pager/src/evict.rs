@@ -71,7 +71,7 @@ impl Evictor {
     /// Evicts the cold pages of the next blocks, as many blocks as the window has places and `blocks` allows. Over
     /// the limit, what other processes have as well stays as long as there is anything else. Called inside the gate.
     pub(crate) fn evict(&mut self, engine: &Engine, blocks: usize) -> Given {
-        if engine.hold.is_on() {
+        if engine.is_held() {
             return engine.give_uncounted(blocks);
         }
         let mut evicted = Given::default();

@@ -183,7 +183,7 @@ impl Handler {
 
     /// Evicts, here and now, until one more page fits.
     fn make_room(&mut self, engine: &Engine) {
-        if engine.over_high() == 0 || engine.hold.is_on() {
+        if engine.over_high() == 0 || engine.is_held() {
             return;
         }
         let mut wait = Wait::new(&engine.member);

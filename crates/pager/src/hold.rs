@@ -5,9 +5,9 @@
 //! The keeper sees that a hold is wanted ([`ramfold_budget::segment`], hold), brings in what the store has, and
 //! tells when all is there. Meanwhile nothing leaves: what an evictor would give up stays, and counts no more.
 //!
-//! Price: the process counts with what it had when the hold began, less what it had to give since, whatever it has; the
-//! system must have room for the rest. Guarantee: the limit holds again, by ordinary eviction, within [`PATIENCE`] turns of the keeper after the last
-//! beat. What the program itself may not read (PROT_NONE) stays away.
+//! Price: the process counts with what it had when the hold began, less what it had to give since, whatever it has;
+//! the system must have room for the rest. Guarantee: the limit holds again, by ordinary eviction, within
+//! [`PATIENCE`] turns of the keeper after the last beat. What the program itself may not read (PROT_NONE) stays away.
 
 use crate::engine::Engine;
 use crate::pages::{BLOCK_PAGES, State};
@@ -15,29 +15,13 @@ use crate::space::Kind;
 use crate::sys::{self, PAGE};
 use ramfold_budget::door::{Door as _, Given};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Turns of the keeper without a beat after which a hold is over. While a debugger has stopped the process there are no
 /// turns.
 const PATIENCE: u32 = 250;
 /// Most that is asked for at once, in bytes.
 const PIECE: usize = 1 << 20;
-
-/// Whether pages stay.
-#[derive(Debug, Default)]
-pub(crate) struct Hold(AtomicBool);
-
-impl Hold {
-    /// Whether nothing leaves now.
-    pub(crate) fn is_on(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// In a forked child, which nobody has asked for.
-    pub(crate) fn reset(&self) {
-        self.0.store(false, Ordering::Relaxed);
-    }
-}
 
 /// What the keeper knows of the beat.
 pub(crate) struct Beat {
@@ -56,7 +40,7 @@ impl Beat {
         if beat != self.last {
             (self.last, self.silent) = (beat, 0);
             engine.begin_hold();
-        } else if engine.hold.is_on() {
+        } else if engine.is_held() {
             self.silent += 1;
             if self.silent > PATIENCE {
                 engine.end_hold();
@@ -66,8 +50,13 @@ impl Beat {
 }
 
 impl Engine {
+    /// Whether nothing leaves now.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.load(Ordering::Relaxed)
+    }
+
     fn begin_hold(&self) {
-        if !self.hold.0.swap(true, Ordering::Relaxed) {
+        if !self.held.swap(true, Ordering::Relaxed) {
             let _inside = self.gate.enter();
             self.member.count_no_more(self.resident());
         }
@@ -91,7 +80,7 @@ impl Engine {
     }
 
     fn end_hold(&self) {
-        self.hold.reset();
+        self.held.store(false, Ordering::Relaxed);
         self.member.segment().set_held(self.member.slot(), false);
         self.member.count_all();
         self.evictor().call();

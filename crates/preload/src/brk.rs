@@ -1,7 +1,7 @@
 //! brk and sbrk over a managed area of their own, for programs that bring an allocator which uses them.
 //!
-//! The break of a program that is linked to fixed addresses and has asked for none to be random is the kernel's, and not
-//! managed: such a program takes the break for the end of its own image (GCL, whose heaps are saved as executables).
+//! The break of a program that is linked to fixed addresses and has asked for none to be random is the kernel's, and
+//! not managed: such a program takes it for the end of its own image (GCL, whose heaps are saved as executables).
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
