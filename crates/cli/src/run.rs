@@ -15,6 +15,7 @@ pub mod metrics;
 mod options;
 mod pace;
 mod program;
+mod quota;
 pub mod stats;
 mod swap;
 mod unmanaged;
@@ -60,6 +61,12 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
             return Err(Failure::failed(format!("{what} (leave --strict out to run it without a limit)")));
         }
         say(&format!("{what}; it runs without a limit (--strict refuses such programs)"));
+    }
+    if let Some(quota) = quota::too_small() {
+        say(&format!(
+            "a quota of {quota:.2} processors on this kernel: a program with signals may stand still (give it one \
+             processor or more; docs/platform.md tells why: Processor quotas)"
+        ));
     }
     let mut stats = Stats::open(options.stats.as_deref())?;
     let trace = options.trace.as_deref().map(open_trace).transpose()?;
