@@ -15,6 +15,7 @@ mod output;
 mod replay;
 mod run;
 mod serve;
+mod sharing;
 mod size;
 mod survey;
 mod top;
