@@ -26,7 +26,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the message says; the version follows, and the end of the line.
 const GREETING: &str = "ramfold budget ";
@@ -35,7 +35,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const MOST_BYTES: usize = 128;
 const MOST_FDS: usize = 2;
 /// How long an answer is waited for.
-const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections that have not been answered.
 const BACKLOG: i32 = 64;
 
@@ -255,7 +255,7 @@ impl Joined {
 /// [`JoinError`].
 pub fn join(path: &Path) -> Result<Joined, JoinError> {
     let socket = stream_socket()?;
-    match connect(&socket, &SocketAddrUnix::new(path)?) {
+    match connect_patiently(&socket, &SocketAddrUnix::new(path)?) {
         Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTSOCK) => return Err(JoinError::Nobody),
         Err(Errno::ACCESS | Errno::PERM) => return Err(JoinError::OtherUser),
         Err(Errno::AGAIN) => return Err(JoinError::Silent),
@@ -281,6 +281,17 @@ pub fn join(path: &Path) -> Result<Joined, JoinError> {
     Ok(Joined { segment, swap: swap.map(|swap| open_swap(&swap)).transpose()? })
 }
 
+/// Others may be before this client, more than the socket keeps.
+fn connect_patiently(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), Errno> {
+    let begun = Instant::now();
+    loop {
+        match connect(socket, address) {
+            Err(Errno::AGAIN) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(2)),
+            connected => return connected,
+        }
+    }
+}
+
 fn own_path(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
@@ -295,7 +306,8 @@ fn open_swap(swap: &OwnedFd) -> Result<File, JoinError> {
 
 /// The one message, and the descriptors in it.
 fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>), JoinError> {
-    if poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&PATIENCE))? == 0 {
+    let patience = Timespec::try_from(PATIENCE).ok();
+    if poll(&mut [PollFd::new(socket, PollFlags::IN)], patience.as_ref())? == 0 {
         return Err(JoinError::Silent);
     }
     let mut text = [0; MOST_BYTES];
@@ -330,7 +342,6 @@ mod tests {
     use std::io::Write;
     use std::os::unix::fs::{FileTypeExt, PermissionsExt};
     use std::os::unix::net::{UnixListener, UnixStream};
-    use std::time::Instant;
 
     const LIMIT: u64 = 1 << 30;
 
