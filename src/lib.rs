@@ -34,7 +34,7 @@ pub use page::{PAGE_SIZE, Page};
 pub use pools::{Key, PoolId, PoolKind};
 pub use stats::Stats;
 pub use store::{
-    Compressor, LoadError, PagePlace, PageState, Recompressed, Scratch, Shrunk, Stop, Store, StoreError,
+    Age, Compressor, LoadError, PagePlace, PageState, Recompressed, Scratch, Shrunk, Stop, Store, StoreError,
     Sweep,
 };
 

@@ -46,6 +46,13 @@ impl Lru {
         bit
     }
 
+    /// Whether there is a victim left in the head leaf; the hand stays at it.
+    pub(crate) fn has_victim(&mut self, leaves: &mut [Leaf]) -> bool {
+        let victim = self.next_victim(leaves);
+        self.hand = victim.unwrap_or(self.hand);
+        victim.is_some()
+    }
+
     /// Puts a leaf that is in no queue at the tail.
     pub(crate) fn push(&mut self, leaves: &mut [Leaf], id: u32, stamp: u32) {
         leaves[id as usize].links = Links { prev: self.tail, next: NONE, stamp };

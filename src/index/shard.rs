@@ -159,6 +159,17 @@ impl Shard {
         self.lru.next_victim(&mut self.leaves).map(|bit| (id, bit))
     }
 
+    /// Whether the oldest leaf has an entry that was not used since the hand was there. If not, the leaf goes to the
+    /// tail.
+    pub(crate) fn oldest_is_cold(&mut self) -> bool {
+        let Some(id) = self.lru.oldest() else { return true };
+        let is_cold = self.lru.has_victim(&mut self.leaves);
+        if !is_cold {
+            self.rotate(id);
+        }
+        is_cold
+    }
+
     /// As [`Shard::next_victim`], in any leaf, from bit `hand` on, which moves along.
     pub(crate) fn next_victim_in(&mut self, id: u32, hand: &mut u32) -> Option<u32> {
         let bit;

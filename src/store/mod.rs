@@ -8,6 +8,7 @@
 //! an older one. A persistent page leaves only by invalidation. A store that is refused leaves a persistent
 //! pool as it was, and takes the stale entry out of an ephemeral one.
 
+mod age;
 mod answers;
 mod batch;
 mod compact;
@@ -23,6 +24,7 @@ mod store;
 mod turns;
 mod writeback;
 
+pub use age::Age;
 pub use load::LoadError;
 pub use look::{Compressor, PagePlace, PageState};
 pub use recompress::{Recompressed, Sweep};

@@ -133,21 +133,41 @@ impl Store {
         let before = self.pool_bytes();
         let mut run = Run::new(self);
         self.shrink_crowded(&mut run);
-        let stop = loop {
-            if self.excess() == 0 {
-                self.was_full.store(false, Relaxed);
-                break Stop::Done;
+        let stop = self.evict_while(&mut run, || self.excess());
+        if stop == Stop::Done {
+            self.was_full.store(false, Relaxed);
+        }
+        self.shrunk(&run, before, stop)
+    }
+
+    /// Writes back or drops least recently used pages until the pool is smaller by so many bytes, whatever it may have.
+    pub fn reclaim(&self, bytes: u64) -> Shrunk {
+        let before = self.pool_bytes();
+        let mut run = Run::new(self);
+        let target = before.saturating_sub(bytes);
+        let stop = self.evict_while(&mut run, || self.pool_bytes().saturating_sub(target));
+        self.shrunk(&run, before, stop)
+    }
+
+    /// Evicts, in batches, as long as there are bytes in `excess`.
+    fn evict_while(&self, run: &mut Run, excess: impl Fn() -> u64) -> Stop {
+        loop {
+            if excess() == 0 {
+                return Stop::Done;
             }
             let mut turn = self.turns.begin(run.wanted(self));
-            let (others, held, excess) = (self.turns.ended(), self.pool_bytes(), self.excess());
-            let (own, more) = (run.batches, self.collect(&mut run, &mut turn, excess));
-            let freed = self.write_back(&mut run, turn);
-            self.close_holes(&mut run, freed, held, more);
+            let (others, held) = (self.turns.ended(), self.pool_bytes());
+            let (own, more) = (run.batches, self.collect(run, &mut turn, excess()));
+            let freed = self.write_back(run, turn);
+            self.close_holes(run, freed, held, more);
             // What is left may be on its way out in other threads.
-            if !more && self.excess() > 0 && !self.turns.wait_past(others + run.batches - own) {
-                break if run.wanted(self) == 0 { run.refusal } else { Stop::NothingToEvict };
+            if !more && excess() > 0 && !self.turns.wait_past(others + run.batches - own) {
+                return if run.wanted(self) == 0 { run.refusal } else { Stop::NothingToEvict };
             }
-        };
+        }
+    }
+
+    fn shrunk(&self, run: &Run, before: u64, stop: Stop) -> Shrunk {
         let freed_bytes = before.saturating_sub(self.pool_bytes());
         Shrunk { written_back: run.written_back, dropped: run.dropped, freed_bytes, stop }
     }
@@ -306,7 +326,7 @@ impl Store {
 }
 
 /// The shard whose head is the oldest, with its stamp.
-fn oldest(heads: &[Option<u32>; SHARDS], now: u32) -> Option<(usize, u32)> {
+pub(super) fn oldest(heads: &[Option<u32>; SHARDS], now: u32) -> Option<(usize, u32)> {
     let stamped = heads.iter().enumerate().filter_map(|(number, head)| head.map(|stamp| (number, stamp)));
     stamped.max_by_key(|&(_, stamp)| now.wrapping_sub(stamp))
 }

@@ -1,7 +1,5 @@
 //! A door as its member sees it: something that keeps pages in memory, and gives them up when it is told to.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 /// What a door gave up in a turn.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Given {
@@ -36,33 +34,4 @@ pub trait Door {
 
     /// Taken for each turn, and given back when what it gives is dropped: between two turns others may stop the door.
     fn inside(&self) -> impl Sized {}
-}
-
-/// A door that keeps nothing in memory beside the store.
-#[derive(Debug, Default)]
-pub struct Bare(AtomicBool);
-
-impl Bare {
-    /// It is closing from now on.
-    pub fn close(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Door for Bare {
-    fn resident(&self) -> u64 {
-        0
-    }
-
-    fn candidates(&self) -> usize {
-        0
-    }
-
-    fn oldest(&self) -> Option<u64> {
-        None
-    }
-
-    fn is_closing(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
 }

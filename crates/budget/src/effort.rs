@@ -186,10 +186,17 @@ pub fn serve(member: &Member, door: &impl Door, mut give: impl FnMut() -> Given)
     }
 }
 
-/// Gives up until one more page fits. False if no room is to be had. For a thread that wants the page.
+/// Gives up until one more page fits; what others have that is older goes first. False if no room is to be had. For a
+/// thread that wants the page.
 pub fn until_fits(member: &Member, door: &impl Door, mut give: impl FnMut() -> Given) -> bool {
     let (mut effort, mut wait) = (Effort::default(), Wait::new(member));
+    let mut left_to_others = 0;
     while member.over_high(door.resident()) > 0 {
+        if left_to_others < OTHERS_TURNS && is_left_to_others(member, door) {
+            left_to_others += 1;
+            std::thread::sleep(OTHERS_TURN);
+            continue;
+        }
         match effort.turn(member, door, &mut give).0 {
             Turn::Trying => {}
             Turn::Made => wait = Wait::new(member),

@@ -60,7 +60,7 @@ pub fn open_tier(
 }
 
 /// Gives the file space of an extent back where the file system can; else it is written over later.
-fn punch(file: &File, extent: u32) {
+pub(crate) fn punch(file: &File, extent: u32) {
     let size = crate::segment::EXTENT_SIZE;
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let _ = rustix::fs::fallocate(file, flags, u64::from(extent) * size, size);

@@ -33,6 +33,10 @@ pub struct Member {
     exhausted: AtomicBool,
     /// Pages that were given up so far.
     given: AtomicU64,
+    /// Its pool is all that its door has to give, and has a bound of its own.
+    is_apart: bool,
+    /// The budget may have other members.
+    is_shared: bool,
 }
 
 /// See [`Member::burden`]; in bytes.
@@ -62,7 +66,23 @@ impl Member {
             books: Mutex::default(),
             exhausted: AtomicBool::new(false),
             given: AtomicU64::new(0),
+            is_apart: false,
+            is_shared: true,
         })
+    }
+
+    /// As the member of a door that keeps nothing in memory beside the store: the pool's bound is for it alone.
+    #[must_use]
+    pub fn apart(mut self, is_shared: bool) -> Self {
+        self.segment().set_apart(self.slot());
+        (self.is_apart, self.is_shared) = (true, is_shared);
+        self
+    }
+
+    /// Whether the budget may have other members.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// The compressed pages.
@@ -189,6 +209,21 @@ impl Member {
         self.usage.left(self.held(resident))
     }
 
+    /// Bytes that count of this member.
+    #[must_use]
+    pub fn charged(&self) -> u64 {
+        self.segment().charged(self.slot())
+    }
+
+    /// Whether one more page fits. Who gives up is called where little is left.
+    #[must_use]
+    pub fn has_room(&self, resident: u64) -> bool {
+        if self.over_low(resident) > 0 && !self.is_exhausted() {
+            self.event().call();
+        }
+        self.over_high(resident) == 0
+    }
+
     /// More than a quarter of the limit is left.
     #[must_use]
     pub fn has_plenty(&self, resident: u64) -> bool {
@@ -235,22 +270,40 @@ impl Member {
 
 /// The pool and the swap file.
 impl Member {
-    /// Sets the most that all pools of the budget together may have, as this member sees it, in bytes.
+    /// Sets the most that all pools of the budget together may have, as this member sees it, in bytes; that its own may
+    /// have, if it is apart.
     pub fn set_max_pool(&self, bytes: u64) {
         self.max_pool.store(bytes, Ordering::Relaxed);
         self.share_pool();
     }
 
+    /// The most that the pools may have together: of what members that are apart leave of the limit, the same part as
+    /// of the whole.
+    fn max_pool(&self) -> u64 {
+        let (segment, max_pool) = (self.segment(), self.max_pool.load(Ordering::Relaxed));
+        let (limit, apart) = (segment.limit().max(1), segment.pools_apart());
+        let share = u128::from(max_pool) * u128::from(limit.saturating_sub(apart)) / u128::from(limit);
+        if self.is_apart { max_pool } else { u64::try_from(share).unwrap_or(max_pool) }
+    }
+
     /// Leaves to this member's pool what the pools of the others leave of the most that all may
     /// have, but never less than its part if all had the same, or a sixteenth.
     fn share_pool(&self) {
-        let segment = self.segment();
+        let (segment, max_pool) = (self.segment(), self.max_pool());
+        if self.is_apart {
+            return self.store.set_max_pool_bytes(max_pool);
+        }
         let mine = segment.gauge(self.slot(), Gauge::Pool);
-        let others = segment.gauge_sum(Gauge::Pool).saturating_sub(mine);
-        let max_pool = self.max_pool.load(Ordering::Relaxed);
+        let others = self.common_pools().saturating_sub(mine);
         let equal = max_pool / (segment.living() as u64).max(16);
         let share = max_pool.saturating_sub(others).max(equal);
         self.store.set_max_pool_bytes(share);
+    }
+
+    /// Bytes of all pools of the budget but those that are apart.
+    fn common_pools(&self) -> u64 {
+        let segment = self.segment();
+        segment.gauge_sum(Gauge::Pool).saturating_sub(segment.pools_apart())
     }
 
     /// What is left of the pool and the swap file might not hold what the door has promised and not got yet:
@@ -258,8 +311,8 @@ impl Member {
     #[must_use]
     pub fn is_nearly_full(&self) -> bool {
         let segment = self.segment();
-        let max_pool = self.max_pool.load(Ordering::Relaxed);
-        let pool = max_pool.saturating_sub(segment.gauge_sum(Gauge::Pool));
+        let max_pool = self.max_pool();
+        let pool = max_pool.saturating_sub(self.common_pools());
         // Once it has been filled, the log takes all extents, but what is dead in them can be had again.
         let swap_used = segment.swap_used().min(segment.gauge_sum(Gauge::SwapBytes));
         let swap = segment.swap_limit().saturating_sub(swap_used);

@@ -1,6 +1,7 @@
-//! The segment: one piece of memory shared by `ramfold run` and every process of the run.
+//! The segment: one piece of memory shared by all members of a budget: `ramfold run` and every process of the run, and
+//! doors that join.
 //!
-//! `ramfold run` creates it, without a name on any disk, and each managed process maps it. It holds what the
+//! Who sets the limit creates it, without a name on any disk, and each member maps it. It holds what the
 //! processes must agree on: the limit and how much of it is in use, which extents of the swap file belong to
 //! whom, the counters that `--stats` reports, and why ramfold killed a process, if it did.
 //!
@@ -111,6 +112,8 @@ struct Slot {
     /// 1: it waits for a forked child, and `pid` is the parent.
     prepared: AtomicU32,
     hold: Hold,
+    /// 1: its pool is all that it has to give, and not bounded by what the others' pools may have.
+    apart: AtomicU32,
     gauges: [AtomicU64; GAUGES],
     balance: Balance,
     heritage: Heritage,

@@ -1,32 +1,41 @@
-//! A door that is a server: alone in its process, with a budget of its own.
+//! A door that is a server: alone in its process, with a budget of its own or in one that somebody shares.
 //!
-//! [`Service`] makes what such a door needs: a segment with one account, a swap file if pages are to go there, and a
+//! [`Service`] makes what such a door needs: a segment with an account, a swap file if pages are to go there, and a
 //! member. It keeps them by one thread, the *keeper*, beside those that serve requests. The keeper writes back when
 //! the pool is full, so that who stores seldom does; gives the memory of pages that are gone back to the system; and
 //! compresses pages anew that stay for long, while nothing else is to be done. All that such a door has to give is
-//! its pool.
+//! its pool ([`crate::pooled`]).
+//!
+//! In a budget that may have other members the keeper also gives up what they ask for, and whoever made the budget
+//! takes back what members leave that end without a word. When that one has ended, the first keeper that sees it does;
+//! the limit holds on.
 //!
 //! Price: a look at the counters every few milliseconds. Guarantee: once the service is dropped, the keeper has ended.
 
 use crate::Host;
-use crate::door::{Bare, Door, Given};
+use crate::door::{Door, Given};
 use crate::effort::until_low;
-use crate::extents::open_tier;
+use crate::extents::{open_tier, punch};
 use crate::member::Member;
+use crate::pooled::Pooled;
 use crate::recompress::Recompressor;
 use crate::segment::Segment;
+use crate::share::{Joined, Offer};
 use crate::usage::{Account, Usage};
 use ramfold::tier::Tier;
+use ramfold::tier::file::{FileTier, LocalExtents};
 use ramfold::{Config, ConfigError};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Between two times that the holes of pages that are gone are closed.
 const CLOSE_HOLES: Duration = Duration::from_millis(250);
+/// Between two looks for members that have ended.
+const REAP: Duration = Duration::from_millis(200);
 
 /// The process of a server, by the name of its command. It dies with a line and status 125.
 #[derive(Debug)]
@@ -39,19 +48,46 @@ impl Host for Server {
     }
 }
 
+/// Whose budget it is.
+#[derive(Debug, Default)]
+pub enum Place {
+    /// The service's own.
+    #[default]
+    Alone,
+    /// The service's own, which others may join.
+    Sharing,
+    /// Somebody else's.
+    Joined(Box<Joined>),
+}
+
+impl Place {
+    /// The limit of the budget, in bytes, if it is somebody else's.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        if let Self::Joined(joined) = self { Some(joined.limit()) } else { None }
+    }
+
+    /// Whether the budget may have other members.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        !matches!(self, Self::Alone)
+    }
+}
+
 /// What a service is made of.
 #[derive(Debug)]
 pub struct Settings {
     /// The process.
     pub host: &'static Server,
-    /// Bytes of the budget.
+    /// Bytes of the budget, if it is the service's own.
     pub limit: u64,
-    /// All anonymous memory of the process counts; else the pool alone.
+    /// All anonymous memory of the process counts; else the pool alone, if nobody shares the budget.
     pub whole_process: bool,
     /// Codecs, zpool and their knobs. `max_pool_bytes` is the most that the pool may have, until
     /// [`Service::set_max_pool`] sets another.
     pub store: Config,
-    /// Where pages go when the pool is full, and the most bytes that may lie there.
+    /// Where pages go when the pool is full, and the most bytes that may lie there. Without it pages go to the swap
+    /// file of a budget that was joined, if that has one.
     pub backing: Option<(File, u64)>,
 }
 
@@ -71,13 +107,16 @@ pub enum OpenError {
 pub struct Service {
     keeper: Option<Keeper>,
     member: Arc<Member>,
+    door: Arc<Pooled>,
     segment: Arc<Segment>,
-    /// The segment's file: who looks for budgets finds it while it is open.
-    _file: OwnedFd,
+    /// Of the budget; None: there is none, or it is this service's alone.
+    swap: Option<File>,
+    is_keeper: bool,
 }
 
 impl Service {
-    /// A service whose pages go to what `wrap` makes of its backing's tier. It is not kept yet.
+    /// A service with a budget of its own, whose pages go to what `wrap` makes of its backing's tier. It is not kept
+    /// yet.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -85,20 +124,52 @@ impl Service {
         settings: Settings,
         wrap: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>,
     ) -> Result<Self, OpenError> {
+        Self::open_in(settings, Place::Alone, wrap)
+    }
+
+    /// The same, in this budget.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_in(
+        settings: Settings,
+        place: Place,
+        wrap: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>,
+    ) -> Result<Self, OpenError> {
         let Settings { host, limit, whole_process, store, backing } = settings;
-        let (backing, most) = backing.map_or((None, 0), |(file, most)| (Some(file), most));
-        let (file, segment) = Segment::create(limit, most)?;
+        let (is_shared, is_keeper) = (place.is_shared(), !matches!(place, Place::Joined(_)));
+        let (segment, swap, own_backing) = match place {
+            Place::Alone | Place::Sharing => {
+                let (swap, most) = backing.map_or((None, 0), |(file, most)| (Some(file), most));
+                (Segment::create(limit, most)?.1, swap, None)
+            }
+            Place::Joined(joined) => (joined.segment, joined.swap, backing),
+        };
         let segment = Arc::new(segment);
         let account = Arc::new(Account::new(Arc::clone(&segment), segment.attach(&|_| ())?));
-        let tier = open_tier(backing, &account, host, &mut Vec::new())?;
-        let usage = Usage::new(account, whole_process, host).map_err(io::Error::from)?;
+        let usage =
+            Usage::new(Arc::clone(&account), whole_process || is_shared, host).map_err(io::Error::from)?;
         // What the budget knows of the file it asks the file's tier; the store writes through what was made of it.
-        let mut member = Member::new(&store, None, usage)?;
-        member.tier.clone_from(&tier);
-        if let Some(tier) = tier {
+        let mut member = Member::new(&store, None, usage)?.apart(is_shared);
+        let kept = if is_shared { swap.as_ref().map(File::try_clone).transpose()? } else { None };
+        if let Some((file, most)) = own_backing {
+            let extents = LocalExtents::new(most).punching(file.try_clone()?);
+            let tier = FileTier::new(file, Box::new(extents));
+            member.store().add_tier(wrap(Arc::new(tier)))?;
+        } else if let Some(tier) = open_tier(swap, &account, host, &mut Vec::new())? {
+            member.tier = Some(Arc::clone(&tier));
             member.store().add_tier(wrap(tier))?;
         }
-        Ok(Self { keeper: None, member: Arc::new(member), segment, _file: file })
+        let (member, door) = (Arc::new(member), Arc::default());
+        Ok(Self { keeper: None, member, door, segment, swap: kept, is_keeper })
+    }
+
+    /// What others need to join.
+    ///
+    /// # Errors
+    /// The system gives no descriptor.
+    pub fn offer(&self) -> io::Result<Offer> {
+        Offer::new(&self.segment, self.swap.as_ref().map(AsFd::as_fd))
     }
 
     /// Keeps the member from now on, until this is dropped. The keeper looks so often, and calls `each` with every
@@ -107,7 +178,10 @@ impl Service {
     /// # Errors
     /// The system gives no thread.
     pub fn keep(&mut self, look: Duration, each: impl FnMut(&Member) + Send + 'static) -> io::Result<()> {
-        self.keeper = Some(Keeper::start(Arc::clone(&self.member), look, each)?);
+        let (member, door) = (Arc::clone(&self.member), Arc::clone(&self.door));
+        let swap = self.swap.as_ref().map(File::try_clone).transpose()?;
+        let care = Care { swap, is_keeper: self.is_keeper, next: Instant::now() };
+        self.keeper = Some(Keeper::start(member, door, care, look, each)?);
         Ok(())
     }
 
@@ -115,6 +189,12 @@ impl Service {
     #[must_use]
     pub fn member(&self) -> &Arc<Member> {
         &self.member
+    }
+
+    /// What the service's door gives up, and whether more fits.
+    #[must_use]
+    pub fn door(&self) -> &Arc<Pooled> {
+        &self.door
     }
 
     /// The budget, where its numbers are.
@@ -140,20 +220,21 @@ impl Service {
 #[derive(Debug)]
 struct Keeper {
     member: Arc<Member>,
-    door: Arc<Bare>,
+    door: Arc<Pooled>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Keeper {
     fn start(
         member: Arc<Member>,
+        door: Arc<Pooled>,
+        care: Care,
         look: Duration,
         each: impl FnMut(&Member) + Send + 'static,
     ) -> io::Result<Self> {
-        let door = Arc::new(Bare::default());
         let (kept, open) = (Arc::clone(&member), Arc::clone(&door));
         let thread = std::thread::Builder::new().name("ramfold-keeper".to_owned());
-        let thread = Some(thread.spawn(move || keep(&kept, &open, look, each))?);
+        let thread = Some(thread.spawn(move || keep(&kept, &open, care, look, each))?);
         Ok(Self { member, door, thread })
     }
 }
@@ -168,14 +249,44 @@ impl Drop for Keeper {
     }
 }
 
-fn keep(member: &Member, door: &Bare, look: Duration, mut each: impl FnMut(&Member)) {
+/// What a keeper does for other members.
+#[derive(Debug)]
+struct Care {
+    swap: Option<File>,
+    /// Whether this process looks after the budget.
+    is_keeper: bool,
+    next: Instant,
+}
+
+impl Care {
+    /// Takes back what members that have ended still hold, if nobody else does.
+    fn look(&mut self, member: &Member) {
+        if Instant::now() < self.next {
+            return;
+        }
+        let segment = member.segment();
+        self.is_keeper = self.is_keeper || segment.take_over();
+        if self.is_keeper {
+            segment.reap(&|extent| self.swap.iter().for_each(|swap| punch(swap, extent)));
+        }
+        self.next = Instant::now() + REAP;
+    }
+}
+
+fn keep(member: &Member, door: &Pooled, mut care: Care, look: Duration, mut each: impl FnMut(&Member)) {
     let mut recompressor = Recompressor::default();
     let (mut closed, mut next) = (0, Instant::now());
     while !door.is_closing() {
         member.tick(door);
         each(member);
+        if member.is_shared() {
+            care.look(member);
+            door.look(member);
+            member.publish_oldest(door.oldest());
+        }
         if member.is_pressed(door.resident()) {
-            until_low(member, door, Given::default);
+            let give = || if member.is_shared() { door.give(member) } else { Given::default() };
+            until_low(member, door, give);
         }
         let stats = member.store().stats();
         let gone = stats.invalidates + stats.dropped_pages;

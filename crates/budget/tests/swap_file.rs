@@ -3,9 +3,9 @@
 use ramfold::tier::{Tier, open_swap};
 use ramfold::{Config, Key, PAGE_SIZE, Page, PoolKind};
 use ramfold_budget::Host;
-use ramfold_budget::door::Bare;
 use ramfold_budget::extents::open_tier;
 use ramfold_budget::member::Member;
+use ramfold_budget::pooled::Pooled;
 use ramfold_budget::segment::{EXTENT_SIZE, Segment};
 use ramfold_budget::usage::{Account, Usage};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ fn what_is_mostly_dead_is_given_back() {
     let tier = member.tier.as_ref().unwrap();
     assert_eq!(member.segment().swap_used(), held, "something lives in each extent");
     // An extent at a time.
-    (0..held / EXTENT_SIZE).for_each(|_| member.tick(&Bare::default()));
+    (0..held / EXTENT_SIZE).for_each(|_| member.tick(&Pooled::default()));
     let (left, live) = (tier.used_bytes(), tier.live_bytes());
     assert!(left <= 8 * live + 8 * EXTENT_SIZE && left < held / 2, "{left} of {held} for {live}");
     let mut found = Box::new([0; PAGE_SIZE]);

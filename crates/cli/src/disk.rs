@@ -5,12 +5,13 @@
 use crate::failure::{Failure, say};
 use crate::run::metrics::Address;
 use crate::serve::{self, Prepared};
+use crate::sharing::{self, Sharing};
 use crate::{names, size};
 use ramfold::tier::open_swap;
 use ramfold::{Config, PAGE_SIZE};
 use ramfold_disk::attributes::Attributes;
 use ramfold_disk::nbd::{Listener, Server};
-use ramfold_disk::volume::{LEAST_MEMORY, Settings, Volume};
+use ramfold_disk::volume::{LEAST_MEMORY, LEAST_SHARED, Settings, Volume};
 use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -92,6 +93,9 @@ pub struct Options {
     /// Serve the disk's numbers for Prometheus while it lasts: 127.0.0.1:9100, or unix:PATH for a socket
     #[arg(long, value_name = "ADDR:PORT|unix:PATH", value_parser = Address::parse)]
     pub metrics: Option<Address>,
+
+    #[command(flatten)]
+    pub sharing: Sharing,
 }
 
 impl Options {
@@ -100,8 +104,13 @@ impl Options {
             let why = format!("not a multiple of {PAGE_SIZE} bytes (give a size such as 1G)");
             return Err(Failure::usage(format!("--size {}: {why}", self.size)));
         }
-        if let Some(limit) = self.mem_limit.filter(|limit| *limit < LEAST_MEMORY) {
-            let least = size::display(LEAST_MEMORY);
+        let shares = self.sharing.share.is_some();
+        if shares && self.mem_limit.is_none() {
+            return Err(Failure::usage("--share: there is no limit to share (give --mem-limit)"));
+        }
+        let least = if shares { LEAST_SHARED } else { LEAST_MEMORY };
+        if let Some(limit) = self.mem_limit.filter(|limit| *limit < least) {
+            let least = size::display(least);
             return Err(Failure::usage(format!(
                 "--mem-limit {limit}: too small to work in (give at least {least})"
             )));
@@ -149,16 +158,20 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("disk: {error}"));
     let settings = options.settings()?;
     let prepared = Prepared::new(NAME, options.stats.as_deref())?;
+    let (place, share) = options.sharing.place()?;
+    let within = place.limit();
     let (listener, socket) = (options.listener()?, serve::socket(NAME, options.name.as_deref())?);
-    let volume = Arc::new(Volume::open(settings).map_err(|error| failed(&error))?);
+    let volume = Arc::new(Volume::open_in(settings, place).map_err(|error| failed(&error))?);
     let (uri, attributes) = (listener.uri(), options.attributes(&volume));
     let name = socket.as_ref().map_or(NAME, |socket| socket.name()).to_owned();
     let mut running = prepared.start(volume.segment(), options.metrics.as_ref(), socket, attributes)?;
+    let _share = sharing::start(share, || volume.offer())?;
     let exported = options.name.as_deref().unwrap_or(NAME).to_owned();
     let server = Server::start(listener, Arc::clone(&volume), exported).map_err(|error| failed(&error))?;
     say(&format!(
-        "disk: {name}, {} in memory; all that is written ends with this process",
-        size::display(options.size)
+        "disk: {name}, {} in memory{}; all that is written ends with this process",
+        size::display(options.size),
+        within.map_or_else(String::new, |limit| format!(", in a shared budget of {}", size::display(limit)))
     ));
     // Nobody need listen.
     let _ = writeln!(std::io::stdout(), "{uri}");

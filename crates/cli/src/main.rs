@@ -17,6 +17,7 @@ mod output;
 mod replay;
 mod run;
 mod serve;
+mod sharing;
 mod size;
 mod survey;
 mod top;

@@ -5,9 +5,11 @@
 use crate::failure::{Failure, say};
 use crate::run::metrics::Address;
 use crate::serve::{self, Prepared};
+use crate::sharing::{self, Sharing};
 use crate::{names, size};
 use glob::Pattern;
 use ramfold::Config;
+use ramfold_budget::service::Place;
 use ramfold_mount::attributes::Attributes;
 use ramfold_mount::mount::{LEAST_MEMORY, Mount, MountError, Settings};
 use std::path::PathBuf;
@@ -36,9 +38,10 @@ pub struct Options {
     #[arg(value_name = "MOUNTPOINT")]
     pub at: PathBuf,
 
-    /// Most memory that ramfold may take: 512M, 1.5G or a number of bytes
+    /// Most memory that ramfold may take: 512M, 1.5G or a number of bytes; with --budget, all of that if not given
     #[arg(short, long = "memory", value_name = "SIZE", value_parser = size::parse)]
-    pub memory: u64,
+    #[arg(required_unless_present = "budget")]
+    pub memory: Option<u64>,
 
     /// Do not keep pages of such files; a pattern with a slash is for paths below SOURCE. May be given more than once
     #[arg(long, value_name = "GLOB", value_parser = pattern)]
@@ -75,6 +78,9 @@ pub struct Options {
     /// Serve the mount's numbers for Prometheus while it lasts: 127.0.0.1:9100, or unix:PATH for a socket
     #[arg(long, value_name = "ADDR:PORT|unix:PATH", value_parser = Address::parse)]
     pub metrics: Option<Address>,
+
+    #[command(flatten)]
+    pub sharing: Sharing,
 }
 
 fn pattern(text: &str) -> Result<Pattern, String> {
@@ -82,29 +88,34 @@ fn pattern(text: &str) -> Result<Pattern, String> {
 }
 
 impl Options {
-    fn settings(&self) -> Result<Settings, Failure> {
-        if self.memory < LEAST_MEMORY {
-            let least = size::display(LEAST_MEMORY);
-            return Err(Failure::usage(format!(
-                "-m {}: too small to work in (give at least {least})",
-                self.memory
-            )));
+    fn check(&self) -> Result<(), Failure> {
+        match self.memory.filter(|memory| *memory < LEAST_MEMORY) {
+            Some(memory) => {
+                let least = size::display(LEAST_MEMORY);
+                Err(Failure::usage(format!("-m {memory}: too small to work in (give at least {least})")))
+            }
+            None => Ok(()),
         }
+    }
+
+    fn settings(&self, place: Place) -> Settings {
+        let limit = self.memory.unwrap_or(u64::MAX).min(place.limit().unwrap_or(u64::MAX));
         let store = Config {
             compressor: self.compressor.clone(),
             zpool: self.zpool.clone(),
             max_compression_ratio: self.max_compression_ratio,
             ..Config::default()
         };
-        Ok(Settings {
+        Settings {
             source: self.source.clone(),
             at: self.at.clone(),
-            limit: self.memory,
+            limit,
+            place,
             store,
             exclude: self.exclude.clone(),
             read_only: self.read_only,
             replace: self.replace,
-        })
+        }
     }
 }
 
@@ -116,17 +127,21 @@ fn refused(error: &MountError) -> Failure {
 /// Serves the mount until it ends.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("mount: {error}"));
-    let settings = options.settings()?;
+    options.check()?;
     let prepared = Prepared::new(KIND, options.stats.as_deref())?;
     let socket = serve::socket(KIND, options.name.as_deref())?;
+    let (place, share) = options.sharing.place()?;
+    let settings = options.settings(place);
+    let limit = settings.limit;
     end_with_any_thread();
     let mount = Mount::new(settings).map_err(|error| refused(&error))?;
+    let _share = sharing::start(share, || mount.offer())?;
     let (name, cache) = (socket.as_ref().map_or(KIND, |socket| socket.name()).to_owned(), mount.cache());
     let attributes = Attributes::new(Arc::clone(&cache), &options.compressor, options.max_compression_ratio);
     let mut running =
         prepared.start(mount.segment(), options.metrics.as_ref(), socket, Arc::new(attributes))?;
     let (source, at) = (options.source.display(), options.at.display());
-    say(&format!("mount: {name}, {source} is at {at}, in {}", size::display(options.memory)));
+    say(&format!("mount: {name}, {source} is at {at}, in {}", size::display(limit)));
     let (end, stop, over) = (mount.end(), running.stop(), Arc::new(AtomicBool::new(false)));
     let ended = Arc::clone(&over);
     let server = std::thread::Builder::new().name("ramfold-mount".to_owned());

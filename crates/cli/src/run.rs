@@ -24,12 +24,14 @@ pub use child::exit_status;
 pub use options::{MIN_LIMIT, Options};
 
 use crate::failure::{Failure, say};
+use crate::sharing;
 use crowd::Crowd;
 use metrics::Metrics;
 use options::Checked;
 use pace::Pace;
 use ramfold_budget::segment::Segment;
 use ramfold_budget::settings::{self, Settings};
+use ramfold_budget::share::Offer;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use stats::Stats;
@@ -70,8 +72,10 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     }
     let mut stats = Stats::open(options.stats.as_deref())?;
     let trace = options.trace.as_deref().map(open_trace).transpose()?;
+    let share = options.share.as_deref().map(sharing::bind).transpose()?;
     let signals = child::Signals::block();
     let run = Run::prepare(&checked, trace)?;
+    let share = sharing::start(share, || Offer::new(&run.segment, run.swap.as_ref().map(AsFd::as_fd)))?;
     let metrics = options.metrics.as_ref();
     let metrics = metrics.map(|address| Metrics::serve(address, Arc::clone(&run.segment))).transpose()?;
 
@@ -94,7 +98,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     stats.sample(&run.segment);
     run.reap();
     run.tell_deaths(told, program);
-    drop(metrics);
+    drop((metrics, share));
     if run.segment.is_trace_incomplete() {
         say(
             "--trace: the file took no more, and the record ends there (the program itself was not disturbed)",

@@ -10,6 +10,7 @@ use ramfold::{
     Key, LoadError, PAGE_SIZE, Page, PageState, PoolId, PoolKind, Scratch, Shrunk, Stop, StoreError,
 };
 use ramfold_budget::member::Member;
+use ramfold_budget::pooled::Pooled;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,6 +24,7 @@ const FEW: u64 = 64;
 #[derive(Debug)]
 pub(crate) struct Pages {
     member: Arc<Member>,
+    door: Arc<Pooled>,
     pool: PoolId,
     stripes: Stripes,
     pub(crate) ages: Ages,
@@ -42,10 +44,10 @@ pub struct Worker {
 
 impl Pages {
     /// Pages of zeros.
-    pub(crate) fn new(member: Arc<Member>) -> Self {
+    pub(crate) fn new(member: Arc<Member>, door: Arc<Pooled>) -> Self {
         let pool = member.store().create_pool(PoolKind::Persistent, None);
         let (stripes, ages, counts) = (Stripes::default(), Ages::new(), Counts::default());
-        Self { member, pool, stripes, ages, counts, workers: Arc::default() }
+        Self { member, door, pool, stripes, ages, counts, workers: Arc::default() }
     }
 
     /// Working memory for one thread.
@@ -84,6 +86,11 @@ impl Pages {
         }
     }
 
+    /// Makes room in the budget for one more page, before its stripe is taken: others may take their time.
+    fn fits(&self) -> Result<(), DiskError> {
+        if self.door.fits(&self.member) { Ok(()) } else { Err(DiskError::NoSpace) }
+    }
+
     /// Stores a page; the caller is alone with it. The room that this thread makes may be taken by others, so it tries
     /// again as long as room is to be had.
     fn store_alone(&self, number: u64, page: &Page, scratch: &mut Scratch) -> Result<(), DiskError> {
@@ -92,6 +99,7 @@ impl Pages {
             match store.store(self.key(number), page, scratch) {
                 Ok(()) => {
                     self.ages.touch(number);
+                    self.member.enter(0);
                     return Ok(());
                 }
                 Err(StoreError::Full) if self.makes_room() => {}
@@ -104,6 +112,7 @@ impl Pages {
 
     /// Puts a page in the place of what was there.
     pub(crate) fn store(&self, number: u64, page: &Page, scratch: &mut Scratch) -> Result<(), DiskError> {
+        self.fits()?;
         let _alone = self.stripes.of(number);
         self.store_alone(number, page, scratch)
     }
@@ -115,6 +124,7 @@ impl Pages {
         worker: &mut Worker,
         change: impl FnOnce(&mut Page),
     ) -> Result<(), DiskError> {
+        self.fits()?;
         let _alone = self.stripes.of(number);
         let Worker { scratch, page, .. } = worker;
         self.load(number, page, scratch)?;

@@ -17,7 +17,8 @@ use ramfold::tier::Tier;
 use ramfold::{Config, PAGE_SIZE, Page, PageState};
 use ramfold_budget::member::Member;
 use ramfold_budget::segment::Segment;
-use ramfold_budget::service::{self, Server, Service};
+use ramfold_budget::service::{self, Place, Server, Service};
+use ramfold_budget::share::Offer;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -30,6 +31,8 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const NEAR: u64 = 64;
 /// The least memory that a disk can work in, in bytes: writers at the same time have some pages each.
 pub const LEAST_MEMORY: u64 = 256 << 10;
+/// The least limit that a disk can share.
+pub const LEAST_SHARED: u64 = 16 << 20;
 /// How often the keeper looks, uncalled.
 const LOOK: Duration = Duration::from_millis(20);
 /// The largest disk, in bytes.
@@ -82,6 +85,15 @@ impl Volume {
         Self::with(settings, |tier| tier)
     }
 
+    /// A disk of zeros in this budget. One that others may join has the limit of memory for its own, in which all
+    /// anonymous memory of the process counts; [`LEAST_SHARED`] or more.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_in(settings: Settings, place: Place) -> Result<Self, OpenError> {
+        Self::make(settings, place, |tier| tier)
+    }
+
     /// A disk of zeros whose records of pages go through what `wrap` makes of its tier.
     ///
     /// # Errors
@@ -90,24 +102,34 @@ impl Volume {
         settings: Settings,
         wrap: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>,
     ) -> Result<Self, OpenError> {
+        Self::make(settings, Place::Alone, wrap)
+    }
+
+    fn make(
+        settings: Settings,
+        place: Place,
+        wrap: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>,
+    ) -> Result<Self, OpenError> {
         let Settings { size, mem_limit, store, backing } = settings;
         if !is_size(size) {
             return Err(OpenError::Size);
         }
-        let most = mem_limit.unwrap_or_else(|| most_needed(size));
+        let most = mem_limit.unwrap_or_else(|| most_needed(size)).min(place.limit().unwrap_or(u64::MAX));
         let name = backing.as_ref().map(|(file, _)| path_of(file));
+        let limit = if place.is_shared() { most } else { budget(most.max(most_needed(size))) };
         let settings = service::Settings {
             host: &Server("disk"),
-            limit: budget(most.max(most_needed(size))),
+            limit,
             whole_process: false,
             store: Config { max_pool_bytes: most, shrink_inline: false, ..store },
             backing,
         };
         let mut backing = None;
-        let mut service = Service::open(settings, |tier| {
-            Arc::clone(backing.insert(Arc::new(Backing::new(wrap(tier), name.unwrap_or_default())))) as _
+        let mut service = Service::open_in(settings, place, |tier| {
+            let name = name.unwrap_or_else(|| "budget".to_owned());
+            Arc::clone(backing.insert(Arc::new(Backing::new(wrap(tier), name)))) as _
         })?;
-        let pages = Arc::new(Pages::new(Arc::clone(service.member())));
+        let pages = Arc::new(Pages::new(Arc::clone(service.member()), Arc::clone(service.door())));
         let kept = Arc::clone(&pages);
         let note_used = move |member: &Member| kept.counts.note_used(member.store().pool_bytes());
         service.keep(LOOK, note_used).map_err(service::OpenError::from)?;
@@ -119,6 +141,14 @@ impl Volume {
     #[must_use]
     pub fn segment(&self) -> Arc<Segment> {
         self.service.segment()
+    }
+
+    /// What others need to join its budget.
+    ///
+    /// # Errors
+    /// The system gives no descriptor.
+    pub fn offer(&self) -> std::io::Result<Offer> {
+        self.service.offer()
     }
 
     /// Enters the numbers as they are now.

@@ -123,13 +123,15 @@ impl Cache {
     /// Bytes that the process has.
     #[must_use]
     pub fn in_use(&self) -> u64 {
-        self.member.segment().in_use()
+        self.member.charged()
     }
 
-    /// Sets it. What is over it goes within some milliseconds.
+    /// Sets it. What is over it goes within some milliseconds. The limit of a budget that has other members stays.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Relaxed);
-        self.member.segment().set_limit(bytes);
+        if !self.member.is_shared() {
+            self.member.segment().set_limit(bytes);
+        }
         self.member.event().call();
     }
 
@@ -295,9 +297,14 @@ impl Cache {
         let Worker { scratch, bytes } = worker;
         let (read, _): (&[Page], _) = bytes.as_chunks();
         for number in numbers {
+            if self.member.is_shared() && !self.member.has_room(0) {
+                self.counts.passed_by.fetch_add(1, Relaxed);
+                continue;
+            }
             let kept = self.store().store(self.key(version, first + number as u64), &read[number], scratch);
             let count = if kept.is_ok() { &self.counts.kept } else { &self.counts.refused };
             count.fetch_add(1, Relaxed);
+            self.member.enter(0);
         }
     }
 

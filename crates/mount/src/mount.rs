@@ -13,7 +13,8 @@ use fuser::{Config as Session, MountOption, SessionACL};
 use glob::Pattern;
 use ramfold::{Config, PoorPages};
 use ramfold_budget::segment::Segment;
-use ramfold_budget::service::{self, Server, Service};
+use ramfold_budget::service::{self, Place, Server, Service};
+use ramfold_budget::share::Offer;
 use rustix::fs::{Access, CWD, Mode, OFlags, StatVfsMountFlags, access, fstatvfs, openat, statfs};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -47,6 +48,8 @@ pub struct Settings {
     pub at: PathBuf,
     /// Most bytes of memory, [`LEAST_MEMORY`] or more.
     pub limit: u64,
+    /// Whose budget that is of.
+    pub place: Place,
     /// Codec, zpool and their knobs.
     pub store: Config,
     /// Files that are read and not kept.
@@ -123,7 +126,7 @@ impl Mount {
     /// # Errors
     /// [`MountError`]; then nothing is mounted.
     pub fn new(settings: Settings) -> Result<Self, MountError> {
-        let Settings { source, at, limit, store, exclude, read_only, replace } = settings;
+        let Settings { source, at, limit, place: budget, store, exclude, read_only, replace } = settings;
         let directory = open_source(&source)?;
         let source = canonical(&source)?;
         let at = place(&source, &at, replace)?;
@@ -134,7 +137,7 @@ impl Mount {
         }
         take_descriptors();
         set_up_allocator();
-        let mut service = service(limit, store)?;
+        let mut service = service(limit, budget, store)?;
         let files = usize::try_from((limit / BYTES_A_FILE).max(LEAST_FILES)).unwrap_or(usize::MAX);
         let cache = Arc::new(Cache::new(Arc::clone(service.member()), limit, files, SETTLED));
         let session = session(&source, &directory, limit, read_only)?;
@@ -151,6 +154,14 @@ impl Mount {
     #[must_use]
     pub fn segment(&self) -> Arc<Segment> {
         self.service.segment()
+    }
+
+    /// What others need to join the mount's budget.
+    ///
+    /// # Errors
+    /// The system gives no descriptor.
+    pub fn offer(&self) -> io::Result<Offer> {
+        self.service.offer()
     }
 
     /// The cache.
@@ -193,11 +204,11 @@ impl End {
     }
 }
 
-fn service(limit: u64, store: Config) -> Result<Service, MountError> {
+fn service(limit: u64, place: Place, store: Config) -> Result<Service, MountError> {
     // A page that does not compress is as well in the kernel's cache; a page that goes is lost to nobody.
     let store = Config { max_pool_bytes: limit, poor: PoorPages::Refuse, shrink_inline: true, ..store };
     let settings = service::Settings { host: &SERVER, limit, whole_process: true, store, backing: None };
-    Ok(Service::open(settings, |tier| tier)?)
+    Ok(Service::open_in(settings, place, |tier| tier)?)
 }
 
 fn open_source(source: &Path) -> Result<OwnedFd, MountError> {

@@ -206,6 +206,21 @@ impl Segment {
         self.used_slots().iter().map(of).fold(0, u64::wrapping_add)
     }
 
+    /// Bytes of the charged gauges of a slot.
+    #[must_use]
+    pub fn charged(&self, slot: SlotId) -> u64 {
+        let charged = Gauge::ALL.iter().filter(|gauge| gauge.is_charged());
+        charged.map(|gauge| self.gauge(slot, *gauge)).fold(0, u64::wrapping_add)
+    }
+
+    /// Bytes of the pools of members that are apart ([`Segment::set_apart`]).
+    #[must_use]
+    pub fn pools_apart(&self) -> u64 {
+        let apart = self.used_slots().iter().filter(|slot| slot.apart.load(Ordering::Relaxed) != 0);
+        let of = |slot: &Slot| slot.gauges[Gauge::Pool as usize].load(Ordering::Relaxed);
+        apart.map(of).fold(0, u64::wrapping_add)
+    }
+
     /// Processes that are managed now.
     #[must_use]
     pub fn living(&self) -> usize {

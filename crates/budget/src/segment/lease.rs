@@ -153,6 +153,14 @@ impl Segment {
         self.file.as_ref().map(|file| file.fd.as_raw_fd())
     }
 
+    /// The segment's file, opened anew: for another process, which has no part in what this one has locked.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub fn open_again(&self) -> io::Result<OwnedFd> {
+        self.description().map(|description| description.0)
+    }
+
     /// After a description was closed: what it may have taken up is there again.
     pub(super) fn restore_spare(&self) {
         self.file.iter().for_each(File::take_spare);

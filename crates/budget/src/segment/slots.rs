@@ -1,6 +1,6 @@
 //! Slots: which processes are managed, and what comes back when one of them ends without saying so.
 
-use super::lease::{Description, KEEPER, Lease};
+use super::lease::{Description, KEEPER, Lease, lock};
 use super::{Counter, Gauge, MAX_PROCESSES, Segment, Slot, SlotId, extents::extent_number};
 use std::io;
 use std::sync::atomic::Ordering;
@@ -64,6 +64,7 @@ impl Segment {
         }
         slot.prepared.store(prepared.into(), Ordering::Relaxed);
         slot.hold.reset();
+        slot.apart.store(0, Ordering::Relaxed);
         slot.balance.reset();
         slot.heritage.reset();
         // MAX_PROCESSES fits.
@@ -143,6 +144,22 @@ impl Segment {
             (pid != 0 && !slot.is_prepared()).then_some(Process { pid, slot: SlotId(index) })
         });
         living.collect()
+    }
+
+    /// The slot's pool is all that its owner has to give: the bound of the other members' pools is not for it.
+    pub fn set_apart(&self, slot: SlotId) {
+        self.slots()[slot.0].apart.store(1, Ordering::Relaxed);
+    }
+
+    /// Looks after the segment from now on, as long as it is mapped, if nobody does any more; false if somebody does.
+    /// What was found of processes without a slot counts no longer: nobody would ever see it go.
+    #[must_use]
+    pub fn take_over(&self) -> bool {
+        let is_taken = self.file.as_ref().is_some_and(|file| lock(&file.fd, KEEPER, libc::F_WRLCK).is_ok());
+        if is_taken {
+            self.set_unmanaged(0);
+        }
+        is_taken
     }
 
     /// Whether nobody looks after the segment any more. False for who cannot tell.

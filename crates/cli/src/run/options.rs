@@ -76,6 +76,10 @@ pub struct Options {
     #[arg(long, value_name = "ADDR:PORT|unix:PATH", value_parser = Address::parse)]
     pub metrics: Option<Address>,
 
+    /// Let disks and mounts join the limit, by --budget: a socket is made there, for this user alone
+    #[arg(long, value_name = "PATH")]
+    pub share: Option<PathBuf>,
+
     /// Record for `ramfold replay` what the program does to its pages, as far as it is seen: touches of pages that
     /// were away. A smaller limit shows more
     #[arg(long, value_name = "FILE")]
