@@ -14,7 +14,8 @@ use crate::trace::Trace;
 use crate::{activate, phase::Phase, sys, workers};
 use ramfold_budget::extents;
 use ramfold_budget::fds::{Identity, Room};
-use ramfold_budget::segment::{Segment, SlotId};
+use ramfold_budget::process;
+use ramfold_budget::segment::{Gauge, Segment, SlotId};
 use ramfold_budget::usage::{Account, Usage};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -85,6 +86,15 @@ impl Pager {
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.segment.limit()
+    }
+
+    /// Bytes of anonymous memory that the process has in memory and that are not managed.
+    #[must_use]
+    pub fn unmanaged(&self) -> u64 {
+        let Some(engine) = self.engine() else { return process::anonymous(std::process::id()) };
+        let _inside = self.gate.enter();
+        engine.refresh_usage();
+        engine.member.segment().gauge(engine.member.slot(), Gauge::Own)
     }
 
     /// Before the process ends: enters the counters into the segment, and lets the next one begin.

@@ -13,7 +13,6 @@ use ramfold_pager::{MapError, Move, Pager, Prot};
 
 use crate::address_space;
 use crate::heap;
-use crate::low;
 use crate::management;
 use crate::pager;
 use crate::request::{Pages, Request, is_managing};
@@ -121,11 +120,7 @@ pub unsafe extern "C" fn mmap64(
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
-    let done = on_parts(libc::SYS_munmap, addr.addr(), len, [0; 3], Pager::unmap);
-    if done == 0 {
-        low::give_back(addr.addr(), sys::pages(len).unwrap_or(0));
-    }
-    done
+    on_parts(libc::SYS_munmap, addr.addr(), len, [0; 3], Pager::unmap)
 }
 
 /// # Safety

@@ -113,15 +113,6 @@ impl Request {
         self.flags & private_low == private_low && self.prot != libc::PROT_NONE
     }
 
-    fn at_low_address(self) -> Pages {
-        let len = sys::pages(self.len).ok_or(MapError::NoMemory)?;
-        low::take(len)?;
-        self.raw().map_err(|errno| {
-            low::give_back(0, len);
-            MapError::Kernel(errno)
-        })
-    }
-
     fn is_fixed(self) -> bool {
         self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
     }
@@ -211,7 +202,10 @@ impl Request {
                 }
                 self.addr = 0;
             }
-            return if self.is_low() && is_managing() { self.at_low_address() } else { raw(self) };
+            if self.is_low() && is_managing() {
+                low::admit()?;
+            }
+            return raw(self);
         }
         let Some(len) = sys::pages(self.len).filter(|_| is_managing()) else { return raw(self) };
         if len == 0 {
