@@ -157,11 +157,11 @@ impl Pager {
     /// mlock: brings the pages back and never evicts them until [`Pager::unlock`].
     ///
     /// # Errors
-    /// [`MapError::NoMemory`] if part of the range is not mapped or half the limit would be locked; else what the
-    /// kernel answers.
+    /// [`MapError::NoMemory`] if part of the range is not mapped or the process would have more than half the limit
+    /// locked; else what the kernel answers.
     pub fn lock(&self, addr: usize, len: usize) -> Result<(), MapError> {
         let range = self.checked(addr, len)?;
-        if range.len() as u64 > self.limit() / 2 {
+        if self.locked_with(&range) > self.limit() / 2 {
             return Err(MapError::NoMemory);
         }
         self.set_locked(&range, true)?;
@@ -169,6 +169,17 @@ impl Pager {
             let _ = self.set_locked(&range, false);
             errno.into()
         })
+    }
+
+    /// Bytes that will be locked if the range is.
+    fn locked_with(&self, range: &Range<usize>) -> u64 {
+        let _inside = self.gate.enter();
+        let areas = self.space().areas_in(&self.range());
+        let locked = areas.iter().filter(|(_, area)| area.locked).map(|(part, _)| {
+            let both = part.start.max(range.start)..part.end.min(range.end);
+            part.len() - both.len()
+        });
+        (locked.sum::<usize>() + range.len()) as u64
     }
 
     /// munlock.

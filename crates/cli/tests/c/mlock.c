@@ -27,6 +27,21 @@ static void all(void) {
     free(after);
 }
 
+/* Page by page, as much as one will: it is refused before nothing else fits. */
+static void too_much(void) {
+    unsigned char *at = map_rw(64 * MIB);
+    size_t locked = 0;
+    while (locked < 64 * MIB && mlock(at + locked, 16 * PAGE) == 0) {
+        fill(at + locked, 16 * PAGE, 4);
+        locked += 16 * PAGE;
+    }
+    must(locked == 64 * MIB || errno == ENOMEM);
+    must(locked >= 8 * MIB && (!getenv("EXPECT_EVICTED") || locked <= 32 * MIB));
+    press();
+    must(holds(at, 16 * PAGE, 4) && resident(at, locked) == locked / PAGE);
+    must(munmap(at, 64 * MIB) == 0);
+}
+
 int main(int argc, char **argv) {
     arguments(argc, argv);
     unsigned char *at = map_rw(SIZE);
@@ -47,6 +62,7 @@ int main(int argc, char **argv) {
     must(mlock2(at + PAGE, 2 * PAGE, 0) == 0);
     must(resident(at + PAGE, 2 * PAGE) == 2);
     must(munmap(at, SIZE) == 0); /* takes the lock with it */
+    too_much();
     all();
     return 0;
 }
