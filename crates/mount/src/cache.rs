@@ -108,7 +108,7 @@ impl Cache {
     #[must_use]
     pub fn new(member: Arc<Member>, limit: u64, most_files: usize, settled: Duration) -> Self {
         let pool = member.store().create_pool(PoolKind::Ephemeral, None);
-        let (files, admission) = (Files::new(pool, most_files), Admission::new());
+        let (files, admission) = (Files::new(pool, most_files, settled), Admission::new());
         let (source, counts) = (Reading::default(), Counts::default());
         let limit = AtomicU64::new(limit);
         Self { member, pool, files, source, admission, counts, limit, settled }
@@ -163,23 +163,27 @@ impl Cache {
         stamp.is_settled(self.settled)
     }
 
-    /// What watches files that are changed through the mount, where that is to be had.
+    /// What watches files, where that is to be had.
     #[must_use]
     pub fn watch(&self) -> Option<&Arc<Watch>> {
         self.files.watch()
     }
 
-    /// Changes the bytes of a file by `change`: those of `touched`, or any if that is not known. `told`: what is told
-    /// of the file, if it is watched. When this returns, nobody reads what was there before.
+    /// The file is watched from now on.
+    pub fn watched(&self, file: &File, told: Arc<Told>) {
+        self.files.watched(file, told, self.store());
+    }
+
+    /// Changes the bytes of a file by `change`: those of `touched`, or any if that is not known. When this returns,
+    /// nobody reads what was there before.
     pub fn change<R>(
         &self,
         file: &File,
         source: BorrowedFd,
-        told: Option<Arc<Told>>,
         touched: Option<Range<u64>>,
         change: impl FnOnce() -> R,
     ) -> R {
-        let begun = self.files.begin(file, source, told, self.store());
+        let begun = self.files.begin(file, source, self.store());
         let done = change();
         let pages = touched.map(|bytes| bytes.start / PAGE..bytes.end.div_ceil(PAGE));
         self.files.end(file, source, &begun, pages, self.store());
@@ -280,7 +284,7 @@ impl Cache {
             return Ok(false);
         }
         let count = missing.iter().map(ExactSizeIterator::len).sum::<usize>() as u64;
-        if !self.is_settled(&version.stamp) && !request.file.is_watched() {
+        if !version.is_own && !self.is_settled(&version.stamp) {
             self.counts.unsettled.fetch_add(count, Relaxed);
         } else if !self.admission.admits() {
             self.counts.passed_by.fetch_add(count, Relaxed);

@@ -12,6 +12,7 @@ mod admission;
 pub mod attributes;
 pub mod cache;
 mod callers;
+mod doubt;
 pub mod fuse;
 mod handles;
 mod keeper;

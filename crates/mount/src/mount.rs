@@ -4,6 +4,7 @@
 //! signal, `fusermount3 -u` or umount(8) brings about; who has files open then is told that the mount has gone.
 
 use crate::cache::Cache;
+use crate::doubt::Doubt;
 use crate::fuse::Served;
 use crate::keeper::{Keeper, LOOK};
 use crate::stamp::SETTLED;
@@ -24,6 +25,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The least memory that a mount works in, in bytes.
 pub const LEAST_MEMORY: u64 = 8 << 20;
@@ -55,6 +57,8 @@ pub struct Settings {
     pub read_only: bool,
     /// A mount there whose server has ended is taken away.
     pub replace: bool,
+    /// How long the kernel may believe names and attributes whose changes nobody tells.
+    pub attr_timeout: Duration,
 }
 
 /// Why there is no mount.
@@ -113,6 +117,8 @@ pub struct Mount {
     service: Service,
     session: fuser::Session<Served>,
     at: PathBuf,
+    /// Ends after the session.
+    doubt: Option<Doubt>,
 }
 
 static SERVER: Server = Server("mount");
@@ -123,7 +129,7 @@ impl Mount {
     /// # Errors
     /// [`MountError`]; then nothing is mounted.
     pub fn new(settings: Settings) -> Result<Self, MountError> {
-        let Settings { source, at, limit, store, exclude, read_only, replace } = settings;
+        let Settings { source, at, limit, store, exclude, read_only, replace, attr_timeout } = settings;
         let directory = open_source(&source)?;
         let source = canonical(&source)?;
         let at = place(&source, &at, replace)?;
@@ -143,8 +149,11 @@ impl Mount {
         let kept = Arc::clone(&cache);
         let mut keeper = Keeper::default();
         service.keep(LOOK, move |_| keeper.look(&kept))?;
-        let session = fuser::Session::new(Served::new(Arc::new(tree)), &at, &session)?;
-        Ok(Self { cache, service, session, at })
+        let served = Served::new(Arc::new(tree), attr_timeout);
+        let session = fuser::Session::new(served, &at, &session)?;
+        let begin = |watch: &Arc<_>| Doubt::begin(Arc::clone(watch), &session.notifier());
+        let doubt = cache.watch().map(begin).transpose()?;
+        Ok(Self { cache, service, session, at, doubt })
     }
 
     /// The mount's budget, where its numbers are.
@@ -170,7 +179,9 @@ impl Mount {
     /// # Errors
     /// What the system answers to a server's thread.
     pub fn serve(self) -> io::Result<()> {
-        self.session.run()
+        let served = self.session.run();
+        drop(self.doubt);
+        served
     }
 }
 
