@@ -53,8 +53,8 @@ pub struct Options {
     #[arg(long)]
     pub replace: bool,
 
-    /// Where the kernel tells of no changes behind the mount, believe names and attributes for so long: 0 to 3600. Until
-    /// then reads that memory can answer ask nobody, and may give what the file was
+    /// Where the kernel tells of no changes behind the mount, believe names and attributes for so long, 0 to 3600.
+    /// Until then reads may give what a file was
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
     pub attr_timeout: f64,
 

@@ -221,6 +221,7 @@ fn the_limit_holds_under_a_big_read() {
     }
     // Nothing but what cannot be compressed, and nothing but zeros.
     shell(&place.source(), "head -c 64M /dev/urandom >random; truncate -s 256M zeros");
+    settle();
     let mounted = place.mount(32, &[]);
     let sums = |at: &Path| shell(at, "cat file-* random zeros | cksum; cksum random file-* zeros");
     let expected = sums(&place.source());
@@ -274,11 +275,18 @@ fn the_limit_changes_while_it_runs() {
     place.ctl(&["live", "max_compression_ratio", "50"]);
     assert_eq!(place.ctl(&["live", "max_compression_ratio"]).trim(), "50");
     read();
+    assert_eq!(place.ctl(&["live", "shrinker_enabled"]).trim(), "1");
+    place.ctl(&["live", "shrinker_enabled", "0"]);
+    assert_eq!(place.ctl(&["live", "shrinker_enabled"]).trim(), "0");
     place.ctl(&["live", "compact", "1"]);
     read();
-    for (attribute, value) in
-        [("memlimit", "4K"), ("memlimit", "lots"), ("compressor", "zip"), ("colour", "1")]
-    {
+    for (attribute, value) in [
+        ("memlimit", "4K"),
+        ("memlimit", "lots"),
+        ("shrinker_enabled", "on"),
+        ("compressor", "zip"),
+        ("colour", "1"),
+    ] {
         let outcome = place.ramfold(&["ctl", "live", attribute, value]);
         assert!(outcome.code == Some(2) || outcome.code == Some(125), "{attribute} {value}: {outcome:?}");
         assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);

@@ -21,7 +21,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -61,6 +61,10 @@ pub struct Cache {
     pub counts: Counts,
     /// Bytes that the process may have.
     limit: AtomicU64,
+    /// Pages that do not compress may be kept, a few.
+    keeps_poor: AtomicBool,
+    /// It has less of them while others need memory.
+    gives_way: AtomicBool,
     /// How long a version takes to settle.
     settled: Duration,
 }
@@ -111,7 +115,8 @@ impl Cache {
         let (files, admission) = (Files::new(pool, most_files, settled), Admission::new());
         let (source, counts) = (Reading::default(), Counts::default());
         let limit = AtomicU64::new(limit);
-        Self { member, pool, files, source, admission, counts, limit, settled }
+        let (keeps_poor, gives_way) = (AtomicBool::new(false), AtomicBool::new(true));
+        Self { member, pool, files, source, admission, counts, limit, keeps_poor, gives_way, settled }
     }
 
     /// Bytes that the process may have.
@@ -131,6 +136,28 @@ impl Cache {
         self.limit.store(bytes, Relaxed);
         self.member.segment().set_limit(bytes);
         self.member.event().call();
+    }
+
+    /// Whether pages that do not compress may be kept, a few.
+    #[must_use]
+    pub fn keeps_poor(&self) -> bool {
+        self.keeps_poor.load(Relaxed)
+    }
+
+    /// Sets it: they may unless some are too poor by the user's rule.
+    pub fn set_keeps_poor(&self, it: bool) {
+        self.keeps_poor.store(it, Relaxed);
+    }
+
+    /// Whether the cache has less while others need memory.
+    #[must_use]
+    pub fn gives_way(&self) -> bool {
+        self.gives_way.load(Relaxed)
+    }
+
+    /// Sets it.
+    pub fn set_gives_way(&self, it: bool) {
+        self.gives_way.store(it, Relaxed);
     }
 
     /// Enters the numbers as they are now.

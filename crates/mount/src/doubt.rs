@@ -5,8 +5,8 @@
 //! they have changed. The second has it drop the pages at once, for mappings and for changes that left the time of
 //! modification as it was. That waits for reads of these pages which are under way, and so for the source.
 //!
-//! Order: an answer that was on its way when its file changed cannot be believed for longer than till then. It belongs to
-//! a request that the kernel made before it was told to forget, and the kernel passes over such an answer (its
+//! Order: an answer that was on its way when its file changed cannot be believed for longer than till then. It belongs
+//! to a request that the kernel made before it was told to forget, and the kernel passes over such an answer (its
 //! `attr_version`). Only answers to a getattr are so; no others hold.
 //!
 //! Never called by who answers requests: dropping pages waits for answers. Price: two threads that sleep. Guarantee: a

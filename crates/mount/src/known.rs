@@ -180,7 +180,8 @@ impl Files {
             return None;
         }
         if known.is_doubtful(watch, self.settled)
-            || known.version.is_some_and(|version| version.stamp != stamp) {
+            || known.version.is_some_and(|version| version.stamp != stamp)
+        {
             self.forget(&mut known, store);
         }
         let changes = known.changes;

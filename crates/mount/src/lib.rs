@@ -19,6 +19,7 @@ mod keeper;
 pub mod known;
 pub mod mount;
 mod nodes;
+mod pressure;
 mod source;
 pub mod stamp;
 mod sys;

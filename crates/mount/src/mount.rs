@@ -140,14 +140,16 @@ impl Mount {
         }
         take_descriptors();
         set_up_allocator();
+        let keeps_poor = store.max_compression_ratio == 100;
         let mut service = service(limit, store)?;
         let files = usize::try_from((limit / BYTES_A_FILE).max(LEAST_FILES)).unwrap_or(usize::MAX);
         let cache = Arc::new(Cache::new(Arc::clone(service.member()), limit, files, SETTLED));
         let session = session(&source, &directory, limit, read_only)?;
         let tree = Tree::new(directory, Arc::clone(&cache), Excluded::new(&source, exclude))
             .map_err(io::Error::from)?;
+        cache.set_keeps_poor(keeps_poor);
         let kept = Arc::clone(&cache);
-        let mut keeper = Keeper::default();
+        let mut keeper = Keeper::new();
         service.keep(LOOK, move |_| keeper.look(&kept))?;
         let served = Served::new(Arc::new(tree), attr_timeout);
         let session = fuser::Session::new(served, &at, &session)?;
@@ -205,7 +207,7 @@ impl End {
 }
 
 fn service(limit: u64, store: Config) -> Result<Service, MountError> {
-    // A page that does not compress is as well in the kernel's cache; a page that goes is lost to nobody.
+    // The keeper lets some in that do not compress; a page that goes is lost to nobody.
     let store = Config { max_pool_bytes: limit, poor: PoorPages::Refuse, shrink_inline: true, ..store };
     let settings = service::Settings { host: &SERVER, limit, whole_process: true, store, backing: None };
     Ok(Service::open(settings, |tier| tier)?)

@@ -346,7 +346,8 @@ impl<'run> Client<'run> {
         let _range = body.ranges[range].lock().unwrap();
         let path = directory.join(&name.name);
         let file = File::options().read(true).write(true).open(&path).map_err(told("open to map", &path))?;
-        let mut mapping = Mapping::new(&file, size * CELL, true, self.run.bound).map_err(told("map", &path))?;
+        let mut mapping =
+            Mapping::new(&file, size * CELL, true, self.run.bound).map_err(told("map", &path))?;
         let (change, versions) = body.begin(from..from + len, DATA, None);
         mapping.write(from * CELL, &body.bytes(from, &versions)).map_err(lost(&file, &path, size))?;
         mapping.sync().map_err(told("msync", &path))?;
@@ -457,7 +458,8 @@ impl Mapping {
         const TRIES: usize = 8;
         let begun = Instant::now();
         let is_there = || file.metadata().is_ok_and(|told| told.len() >= len as u64);
-        let late = || std::iter::from_fn(|| (begun.elapsed() < bound).then(|| std::thread::sleep(bound / 50)));
+        let late =
+            || std::iter::from_fn(|| (begun.elapsed() < bound).then(|| std::thread::sleep(bound / 50)));
         if !late().chain([(); TRIES]).any(|()| is_there()) {
             return Err(std::io::Error::other(format!("it has less than {len} bytes")));
         }
