@@ -116,6 +116,9 @@ fn what_is_wrong_is_told_in_one_line() {
     fails("source", "full", enough);
     fails("source", "source/inside", enough);
     fails("source", "mount", &["-m", "4K"]);
+    for seconds in ["long", "-1", "3601", "NaN"] {
+        fails("source", "mount", &["-m", "32M", &format!("--attr-timeout={seconds}")]);
+    }
     fails("source", "mount", &["-m", "lots"]);
     fails("source", "mount", &["-m", "32M", "--compressor", "zip"]);
     fails("source", "mount", &["-m", "32M", "--zpool", "zip"]);

@@ -110,13 +110,17 @@ fn of_a_file_that_is_open_and_read() {
     });
 }
 
-/// How long it takes until it is so; at most so long.
+/// Waits until it is so, at most so long: when the last look began at which it was not.
 fn within(bound: Duration, what: &str, is_so: impl Fn() -> bool) -> Duration {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < bound, "{what}: not after {bound:?}");
+    let (begun, mut late) = (Instant::now(), Duration::ZERO);
+    loop {
+        let now = begun.elapsed();
+        if is_so() {
+            return late;
+        }
+        late = now;
+        assert!(late < bound, "{what}: not after {bound:?}");
     }
-    begun.elapsed()
 }
 
 /// Who has a file open, or mapped, and looks for nothing by name.
@@ -177,6 +181,30 @@ fn by_a_mapping_of_the_source() {
             of_source.sync_all().unwrap();
             mapping.set(5, turn);
             within(Duration::from_millis(1500), "a byte", || all(&file).0[5] == turn);
+        }
+    });
+}
+
+/// A mount of a mount: the kernel tells nothing of what changes behind the first one.
+#[test]
+fn where_the_kernel_does_not_tell() {
+    with_mount(|_, source, point| {
+        let place = Place::new();
+        fs::write(source.join("file"), "0").unwrap();
+        for (timeout, least) in [("0", Duration::ZERO), ("2", Duration::from_secs(1))] {
+            let outer = place.mount_at(point, &place.point(), 32, &["--attr-timeout", timeout]);
+            let file = File::open(outer.point().join("file")).unwrap();
+            for turn in 1..=2 {
+                // What is believed is as young as can be.
+                std::thread::sleep(least * 2 + Duration::from_millis(100));
+                all(&file);
+                let new = format!("{timeout} {turn}").into_bytes();
+                fs::write(source.join("file"), &new).unwrap();
+                let late = within(least * 2 + Duration::from_secs(2), "a change", || all(&file).0 == new);
+                assert!(late >= least, "--attr-timeout {timeout}: seen after {late:?}");
+            }
+            drop(file);
+            outer.stop();
         }
     });
 }
