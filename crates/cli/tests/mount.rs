@@ -213,6 +213,31 @@ fn what_is_excluded_is_not_kept() {
     mounted.stop();
 }
 
+/// So many, and no more than a part of the pool; none where the user says which are too poor.
+#[test]
+fn a_few_pages_that_do_not_compress_are_kept() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    shell(&place.source(), "head -c 1M /dev/urandom >few; head -c 96M /dev/urandom >many");
+    settle();
+    for (options, few) in [(&[][..], 256), (&["--max-compression-ratio", "50"], 0)] {
+        let mounted = place.mount(32, &[&["--name", "poor"], options].concat());
+        let count = |name: &str| {
+            let told = place.ctl(&["poor", "stat"]);
+            let line = told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.unwrap_or_else(|| panic!("{told}")).parse::<u64>().unwrap()
+        };
+        shell(mounted.point(), "cat few >/dev/null");
+        assert_eq!((count("kept"), count("refused")), (few, 256 - few), "{options:?}");
+        shell(mounted.point(), "cat many >/dev/null");
+        assert!(count("kept") < 8 * MIB / 4096, "{options:?}: {} pages", count("kept"));
+        assert!(count("refused") > 64 * MIB / 4096, "{options:?}: {} pages", count("refused"));
+        mounted.stop();
+    }
+}
+
 #[test]
 fn the_limit_holds_under_a_big_read() {
     if !can_mount() {
