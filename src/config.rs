@@ -103,7 +103,8 @@ pub(crate) struct Knobs {
     pub(crate) same_filled: AtomicBool,
     pub(crate) duplicates: AtomicBool,
     pub(crate) enabled: AtomicBool,
-    pub(crate) poor: PoorPages,
+    /// Poor pages are kept as they are.
+    pub(crate) keep_raw: AtomicBool,
     pub(crate) shrink_inline: bool,
 }
 
@@ -117,7 +118,7 @@ impl Knobs {
             same_filled: AtomicBool::new(config.same_filled_pages_enabled),
             duplicates: AtomicBool::new(config.duplicate_pages_enabled),
             enabled: AtomicBool::new(config.enabled),
-            poor: config.poor,
+            keep_raw: AtomicBool::new(config.poor == PoorPages::KeepRaw),
             shrink_inline: config.shrink_inline,
         }
     }

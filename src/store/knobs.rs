@@ -1,7 +1,7 @@
 //! Knobs: settings that change while the store runs.
 
 use super::{Store, named_codec, named_zpool};
-use crate::config::ConfigError;
+use crate::config::{ConfigError, PoorPages};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Store {
@@ -54,6 +54,11 @@ impl Store {
     /// Sets the percentage of a page above which a compressed page is poor.
     pub fn set_max_compression_ratio(&self, percent: u8) {
         self.knobs.max_compression_ratio.store(percent, Relaxed);
+    }
+
+    /// What becomes of pages that come from now on and are poor.
+    pub fn set_poor(&self, poor: PoorPages) {
+        self.knobs.keep_raw.store(poor == PoorPages::KeepRaw, Relaxed);
     }
 
     /// Whether new pages of one repeated word are kept as that word.

@@ -8,7 +8,6 @@
 
 use super::{Scratch, Store};
 use crate::codec::CompressError;
-use crate::config::PoorPages;
 use crate::entry::{Entry, State};
 use crate::index::{Place, Spot};
 use crate::objects::{Packed, Scratches};
@@ -138,9 +137,7 @@ impl Store {
             (PAGE_SIZE * percent / 100).min(PAGE_SIZE - 1).min(self.objects.zpools.current().1.max_size());
         match codec.compress(codecs.of(number, codec), page, &mut out[..most]) {
             Ok(len @ 1..) => Ok(Packed::new(&out[..len], number)),
-            Err(CompressError::TooPoor) if self.knobs.poor == PoorPages::KeepRaw => {
-                Ok(Packed::new(page, number))
-            }
+            Err(CompressError::TooPoor) if self.knobs.keep_raw.load(Relaxed) => Ok(Packed::new(page, number)),
             Err(CompressError::TooPoor) => Err(StoreError::Poor),
             Ok(0) | Err(CompressError::Failed) => Err(StoreError::Compress),
         }

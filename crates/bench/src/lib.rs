@@ -10,6 +10,7 @@ pub mod histogram;
 pub mod inversion;
 pub mod kernel_swap;
 pub mod measure;
+pub mod mounted;
 pub mod nbd_client;
 pub mod options;
 pub mod pages;

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
 
 /// What mounts without a name of their own are called, before their numbers.
 const KIND: &str = "mount";
@@ -55,6 +56,11 @@ pub struct Options {
     #[arg(long)]
     pub replace: bool,
 
+    /// Where the kernel tells of no changes behind the mount, believe names and attributes for so long, 0 to 3600.
+    /// Until then reads may give what a file was
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
+    pub attr_timeout: f64,
+
     /// What `ramfold ctl` calls the mount; by default mount0, or the next number that is free
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -87,6 +93,11 @@ fn pattern(text: &str) -> Result<Pattern, String> {
     Pattern::new(text).map_err(|error| format!("it is no pattern: {error}"))
 }
 
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.0..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "it is no number of seconds from 0 to 3600".to_owned())
+}
+
 impl Options {
     fn check(&self) -> Result<(), Failure> {
         match self.memory.filter(|memory| *memory < LEAST_MEMORY) {
@@ -115,6 +126,7 @@ impl Options {
             exclude: self.exclude.clone(),
             read_only: self.read_only,
             replace: self.replace,
+            attr_timeout: Duration::from_secs_f64(self.attr_timeout),
         }
     }
 }

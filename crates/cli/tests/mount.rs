@@ -116,6 +116,9 @@ fn what_is_wrong_is_told_in_one_line() {
     fails("source", "full", enough);
     fails("source", "source/inside", enough);
     fails("source", "mount", &["-m", "4K"]);
+    for seconds in ["long", "-1", "3601", "NaN"] {
+        fails("source", "mount", &["-m", "32M", &format!("--attr-timeout={seconds}")]);
+    }
     fails("source", "mount", &["-m", "lots"]);
     fails("source", "mount", &["-m", "32M", "--compressor", "zip"]);
     fails("source", "mount", &["-m", "32M", "--zpool", "zip"]);
@@ -210,6 +213,31 @@ fn what_is_excluded_is_not_kept() {
     mounted.stop();
 }
 
+/// So many, and no more than a part of the pool; none where the user says which are too poor.
+#[test]
+fn a_few_pages_that_do_not_compress_are_kept() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    shell(&place.source(), "head -c 1M /dev/urandom >few; head -c 96M /dev/urandom >many");
+    settle();
+    for (options, few) in [(&[][..], 256), (&["--max-compression-ratio", "50"], 0)] {
+        let mounted = place.mount(32, &[&["--name", "poor"], options].concat());
+        let count = |name: &str| {
+            let told = place.ctl(&["poor", "stat"]);
+            let line = told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.unwrap_or_else(|| panic!("{told}")).parse::<u64>().unwrap()
+        };
+        shell(mounted.point(), "cat few >/dev/null");
+        assert_eq!((count("kept"), count("refused")), (few, 256 - few), "{options:?}");
+        shell(mounted.point(), "cat many >/dev/null");
+        assert!(count("kept") < 8 * MIB / 4096, "{options:?}: {} pages", count("kept"));
+        assert!(count("refused") > 64 * MIB / 4096, "{options:?}: {} pages", count("refused"));
+        mounted.stop();
+    }
+}
+
 #[test]
 fn the_limit_holds_under_a_big_read() {
     if !can_mount() {
@@ -221,6 +249,7 @@ fn the_limit_holds_under_a_big_read() {
     }
     // Nothing but what cannot be compressed, and nothing but zeros.
     shell(&place.source(), "head -c 64M /dev/urandom >random; truncate -s 256M zeros");
+    settle();
     let mounted = place.mount(32, &[]);
     let sums = |at: &Path| shell(at, "cat file-* random zeros | cksum; cksum random file-* zeros");
     let expected = sums(&place.source());
@@ -274,11 +303,18 @@ fn the_limit_changes_while_it_runs() {
     place.ctl(&["live", "max_compression_ratio", "50"]);
     assert_eq!(place.ctl(&["live", "max_compression_ratio"]).trim(), "50");
     read();
+    assert_eq!(place.ctl(&["live", "shrinker_enabled"]).trim(), "1");
+    place.ctl(&["live", "shrinker_enabled", "0"]);
+    assert_eq!(place.ctl(&["live", "shrinker_enabled"]).trim(), "0");
     place.ctl(&["live", "compact", "1"]);
     read();
-    for (attribute, value) in
-        [("memlimit", "4K"), ("memlimit", "lots"), ("compressor", "zip"), ("colour", "1")]
-    {
+    for (attribute, value) in [
+        ("memlimit", "4K"),
+        ("memlimit", "lots"),
+        ("shrinker_enabled", "on"),
+        ("compressor", "zip"),
+        ("colour", "1"),
+    ] {
         let outcome = place.ramfold(&["ctl", "live", attribute, value]);
         assert!(outcome.code == Some(2) || outcome.code == Some(125), "{attribute} {value}: {outcome:?}");
         assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);

@@ -20,6 +20,7 @@ ramfold_budget::attributes! {
         Compressor = "compressor" Both,
         MaxCompressionRatio = "max_compression_ratio" Both,
         Memlimit = "memlimit" Both,
+        ShrinkerEnabled = "shrinker_enabled" Both,
         Stat = "stat" Read,
     }
 }
@@ -48,6 +49,7 @@ impl Attributes {
                 writeln!(out, "{}", values::choice(NAMES, &compressor))
             }
             Attribute::MaxCompressionRatio => writeln!(out, "{}", self.ratio.load(Relaxed)),
+            Attribute::ShrinkerEnabled => writeln!(out, "{}", u8::from(self.cache.gives_way())),
             Attribute::Stat => self.show_counts(out),
             Attribute::Compact => Ok(()),
         }
@@ -103,7 +105,11 @@ impl Attributes {
                 let percent = percent.filter(|percent| (1..=100).contains(percent));
                 let percent = percent.ok_or_else(|| wrong("a percentage from 1 to 100"))?;
                 self.cache.store().set_max_compression_ratio(percent);
+                self.cache.set_keeps_poor(percent == 100);
                 self.ratio.store(percent, Relaxed);
+            }
+            Attribute::ShrinkerEnabled => {
+                self.cache.set_gives_way(values::switch(value).ok_or_else(|| wrong("0 or 1"))?);
             }
             Attribute::Compact => {
                 values::trigger(value).ok_or_else(|| wrong("1"))?;

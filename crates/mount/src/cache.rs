@@ -21,7 +21,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -61,6 +61,10 @@ pub struct Cache {
     pub counts: Counts,
     /// Bytes that the process may have.
     limit: AtomicU64,
+    /// Pages that do not compress may be kept, a few.
+    keeps_poor: AtomicBool,
+    /// It has less of them while others need memory.
+    gives_way: AtomicBool,
     /// How long a version takes to settle.
     settled: Duration,
 }
@@ -108,10 +112,11 @@ impl Cache {
     #[must_use]
     pub fn new(member: Arc<Member>, limit: u64, most_files: usize, settled: Duration) -> Self {
         let pool = member.store().create_pool(PoolKind::Ephemeral, None);
-        let (files, admission) = (Files::new(pool, most_files), Admission::new());
+        let (files, admission) = (Files::new(pool, most_files, settled), Admission::new());
         let (source, counts) = (Reading::default(), Counts::default());
         let limit = AtomicU64::new(limit);
-        Self { member, pool, files, source, admission, counts, limit, settled }
+        let (keeps_poor, gives_way) = (AtomicBool::new(false), AtomicBool::new(true));
+        Self { member, pool, files, source, admission, counts, limit, keeps_poor, gives_way, settled }
     }
 
     /// Bytes that the process may have.
@@ -133,6 +138,28 @@ impl Cache {
             self.member.segment().set_limit(bytes);
         }
         self.member.event().call();
+    }
+
+    /// Whether pages that do not compress may be kept, a few.
+    #[must_use]
+    pub fn keeps_poor(&self) -> bool {
+        self.keeps_poor.load(Relaxed)
+    }
+
+    /// Sets it: they may unless some are too poor by the user's rule.
+    pub fn set_keeps_poor(&self, it: bool) {
+        self.keeps_poor.store(it, Relaxed);
+    }
+
+    /// Whether the cache has less while others need memory.
+    #[must_use]
+    pub fn gives_way(&self) -> bool {
+        self.gives_way.load(Relaxed)
+    }
+
+    /// Sets it.
+    pub fn set_gives_way(&self, it: bool) {
+        self.gives_way.store(it, Relaxed);
     }
 
     /// Enters the numbers as they are now.
@@ -165,23 +192,27 @@ impl Cache {
         stamp.is_settled(self.settled)
     }
 
-    /// What watches files that are changed through the mount, where that is to be had.
+    /// What watches files, where that is to be had.
     #[must_use]
     pub fn watch(&self) -> Option<&Arc<Watch>> {
         self.files.watch()
     }
 
-    /// Changes the bytes of a file by `change`: those of `touched`, or any if that is not known. `told`: what is told
-    /// of the file, if it is watched. When this returns, nobody reads what was there before.
+    /// The file is watched from now on.
+    pub fn watched(&self, file: &File, told: Arc<Told>) {
+        self.files.watched(file, told, self.store());
+    }
+
+    /// Changes the bytes of a file by `change`: those of `touched`, or any if that is not known. When this returns,
+    /// nobody reads what was there before.
     pub fn change<R>(
         &self,
         file: &File,
         source: BorrowedFd,
-        told: Option<Arc<Told>>,
         touched: Option<Range<u64>>,
         change: impl FnOnce() -> R,
     ) -> R {
-        let begun = self.files.begin(file, source, told, self.store());
+        let begun = self.files.begin(file, source, self.store());
         let done = change();
         let pages = touched.map(|bytes| bytes.start / PAGE..bytes.end.div_ceil(PAGE));
         self.files.end(file, source, &begun, pages, self.store());
@@ -282,7 +313,7 @@ impl Cache {
             return Ok(false);
         }
         let count = missing.iter().map(ExactSizeIterator::len).sum::<usize>() as u64;
-        if !self.is_settled(&version.stamp) && !request.file.is_watched() {
+        if !version.is_own && !self.is_settled(&version.stamp) {
             self.counts.unsettled.fetch_add(count, Relaxed);
         } else if !self.admission.admits() {
             self.counts.passed_by.fetch_add(count, Relaxed);

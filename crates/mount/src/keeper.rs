@@ -1,12 +1,15 @@
 //! Keeping: what the keeper's thread does for a mount with every look, beside what it does for any server.
 //!
 //! It keeps the process within its limit. What the process has beside compressed pages (nodes, buffers, the store's
-//! index) comes first; the pool has the rest. It tells the cache how much fits. The files stay in the source, so pages
-//! go without being written anywhere.
+//! index) comes first; the pool has the rest, or less while others need memory ([`crate::pressure`]). It tells the
+//! cache how much fits. A page that does not compress is as well in the kernel's cache, and a few of them among many
+//! that do would each cost a read of the source: so they are kept up to a part of the pool. The files stay in the
+//! source, so pages go without being written anywhere.
 
 use crate::cache::Cache;
+use crate::pressure::Pressure;
 use crate::sys::give_free_memory_back;
-use ramfold::PAGE_SIZE;
+use ramfold::{PAGE_SIZE, PoorPages};
 use ramfold_budget::segment::Gauge;
 use std::time::{Duration, Instant};
 
@@ -17,19 +20,31 @@ const SPARE: u64 = 32;
 /// A pool counts as full when more than so many hundredths of its bound are taken: it drops pages down to 90.
 const FULL_PERCENT: u64 = 85;
 
+/// One part in so many of the pool may be pages that do not compress.
+const POOR: u64 = 8;
+
 /// Between two times that free memory of the allocator's is given back, while memory is short.
 const TRIM: Duration = Duration::from_secs(1);
 
 /// What the keeper remembers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Keeper {
     trimmed: Option<Instant>,
+    pressure: Pressure,
 }
 
 impl Keeper {
+    pub(crate) fn new() -> Self {
+        Self { trimmed: None, pressure: Pressure::new() }
+    }
+
     /// Gives the pool what the rest of the process leaves of the limit, and tells the cache what fits.
     pub(crate) fn look(&mut self, cache: &Cache) {
         let (member, limit) = (&cache.member, cache.limit());
+        if !cache.gives_way() {
+            self.pressure.release();
+        }
+        let limit = self.pressure.allowed(limit, Instant::now());
         let own = member.segment().gauge(member.slot(), Gauge::Own);
         let most = limit.saturating_sub(own + limit / SPARE).max(PAGE_SIZE as u64);
         member.set_max_pool(most);
@@ -43,7 +58,11 @@ impl Keeper {
             self.trimmed = Some(Instant::now());
         }
         let is_full = used > most / 100 * FULL_PERCENT;
-        let pages = u128::from(member.store().stats().stored_pages);
+        let stats = member.store().stats();
+        let poor = stats.stored_incompressible_pages * PAGE_SIZE as u64;
+        let is_room = cache.keeps_poor() && !is_full && poor < most / POOR;
+        member.store().set_poor(if is_room { PoorPages::KeepRaw } else { PoorPages::Refuse });
+        let pages = u128::from(stats.stored_pages);
         let capacity = (pages * u128::from(most)).checked_div(used.into()).unwrap_or(0);
         cache.admission.set_room(u64::try_from(capacity).unwrap_or(u64::MAX), is_full);
     }

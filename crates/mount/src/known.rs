@@ -6,7 +6,8 @@
 //! is known, and goes with it.
 //!
 //! A change through the mount makes another version. Of a file that is watched ([`crate::watch`]) the pages that the
-//! change does not touch go over to it, if nobody else has changed the file; of others all go.
+//! change does not touch go over to it, if nobody else has changed the file; of others all go. Such a version needs not
+//! settle: all that was changed of it is over.
 //!
 //! Lock order: the table, then a file's state, then the watch's, then the store's.
 
@@ -18,6 +19,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 /// What the store calls a version of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct Version {
     pub stamp: Stamp,
     /// Changes through the mount so far: two of them may have given the same stamp.
     changes: u64,
+    /// A settled version, with nothing but changes through the mount since.
+    pub(crate) is_own: bool,
 }
 
 /// What is known of a file.
@@ -47,12 +51,16 @@ impl State {
     fn is_told(&self, watch: Option<&Watch>) -> bool {
         let (Some(told), Some(watch)) = (&self.told, watch) else { return false };
         watch.look();
-        !told.has_changed()
+        !told.has_changed() && told.ended().is_none()
     }
 
-    /// Whether the pages that are known may be old, whatever the stamp says.
-    fn is_doubtful(&self, watch: Option<&Watch>) -> bool {
-        self.told.is_some() && !self.is_told(watch)
+    /// Whether the pages that are known may be old, whatever the stamp says. Once nothing more is told, those are good
+    /// whose version had settled by then.
+    fn is_doubtful(&self, watch: Option<&Watch>, settled: Duration) -> bool {
+        let (Some(told), Some(watch)) = (&self.told, watch) else { return false };
+        watch.look();
+        let is_young = |ended| self.version.is_some_and(|it| !it.stamp.is_settled_at(ended, settled));
+        told.has_changed() || told.ended().is_some_and(is_young)
     }
 }
 
@@ -90,6 +98,8 @@ pub struct Files {
     objects: AtomicU64,
     uses: AtomicU64,
     watch: Option<Arc<Watch>>,
+    /// How long a version takes to settle.
+    settled: Duration,
 }
 
 impl File {
@@ -101,24 +111,18 @@ impl File {
     fn change(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Whether changes of the file are told.
-    #[must_use]
-    pub fn is_watched(&self) -> bool {
-        self.known().told.as_ref().is_some_and(|told| !told.has_ended())
-    }
 }
 
 impl Files {
-    /// Room for so many files.
+    /// Room for so many files, whose versions settle after so long.
     #[must_use]
-    pub fn new(pool: PoolId, most: usize) -> Self {
+    pub fn new(pool: PoolId, most: usize, settled: Duration) -> Self {
         let (objects, uses) = (AtomicU64::new(1), AtomicU64::new(0));
         let table = Mutex::new(Table { files: HashMap::new(), most });
-        Self { table, most, pool, objects, uses, watch: Watch::new() }
+        Self { table, most, pool, objects, uses, watch: Watch::new(most), settled }
     }
 
-    /// What watches files that are changed through the mount, where that is to be had.
+    /// What watches files, where that is to be had.
     #[must_use]
     pub fn watch(&self) -> Option<&Arc<Watch>> {
         self.watch.as_ref()
@@ -166,7 +170,7 @@ impl Files {
                 return None;
             }
             if let Some(version) = known.version.filter(|version| version.stamp == stamp)
-                && !known.is_doubtful(watch)
+                && !known.is_doubtful(watch, self.settled)
             {
                 return Some(version);
             }
@@ -175,25 +179,33 @@ impl Files {
         if known.changing > 0 {
             return None;
         }
-        if known.is_doubtful(watch) || known.version.is_some_and(|version| version.stamp != stamp) {
+        if known.is_doubtful(watch, self.settled)
+            || known.version.is_some_and(|version| version.stamp != stamp)
+        {
             self.forget(&mut known, store);
         }
         let changes = known.changes;
-        let new = || Version { object: self.objects.fetch_add(1, Relaxed), stamp, changes };
+        let new = || Version { object: self.objects.fetch_add(1, Relaxed), stamp, changes, is_own: false };
         Some(*known.version.get_or_insert_with(new))
     }
 
-    /// A change through the mount begins. `told`: what is told of the file, if it is watched from now on.
-    pub fn begin(&self, file: &File, source: BorrowedFd, told: Option<Arc<Told>>, store: &Store) -> Begun {
+    /// The file is watched from now on.
+    pub fn watched(&self, file: &File, told: Arc<Told>, store: &Store) {
         let mut known = file.change();
-        if known.is_doubtful(self.watch.as_deref()) {
+        if known.is_doubtful(self.watch.as_deref(), self.settled) {
+            self.forget(&mut known, store);
+        }
+        known.told = Some(told);
+    }
+
+    /// A change through the mount begins.
+    pub fn begin(&self, file: &File, source: BorrowedFd, store: &Store) -> Begun {
+        let mut known = file.change();
+        if known.is_doubtful(self.watch.as_deref(), self.settled) {
             self.forget(&mut known, store);
         }
         known.changing += 1;
         known.changes += 1;
-        if told.is_some() {
-            known.told = told;
-        }
         let has_stamp = |version: Version| Stamp::now(source) == Ok(version.stamp);
         let is_alone = known.changing == 1
             && known.is_told(self.watch.as_deref())
@@ -219,7 +231,8 @@ impl Files {
         match (touched, now, known.version) {
             (Some(touched), Ok(stamp), Some(version)) if is_alone => {
                 store.invalidate_range(self.pool, version.object, touched);
-                known.version = Some(Version { stamp, changes: begun.number, ..version });
+                let is_own = version.is_own || version.stamp.is_settled(self.settled);
+                known.version = Some(Version { stamp, changes: begun.number, is_own, ..version });
             }
             _ => self.forget(&mut known, store),
         }
@@ -228,8 +241,8 @@ impl Files {
     /// Runs `keep` if this is still the version that is known; it goes on being that meanwhile.
     pub fn while_known(&self, file: &File, version: Version, keep: impl FnOnce()) {
         let known = file.known();
-        if known.changing == 0 && known.version == Some(version) && !known.is_doubtful(self.watch.as_deref())
-        {
+        let is_known = known.changing == 0 && known.version == Some(version);
+        if is_known && !known.is_doubtful(self.watch.as_deref(), self.settled) {
             keep();
         }
     }
@@ -256,7 +269,7 @@ mod tests {
     #[test]
     fn files_that_nobody_has_are_forgotten_when_there_are_too_many() {
         let store = Store::new(&Config::default(), None).unwrap();
-        let files = Files::new(store.create_pool(PoolKind::Ephemeral, None), 8);
+        let files = Files::new(store.create_pool(PoolKind::Ephemeral, None), 8, Duration::ZERO);
         let directory = tempfile::tempdir().unwrap();
         let identity = |number: u32| {
             let path = directory.path().join(number.to_string());

@@ -4,6 +4,7 @@
 //! signal, `fusermount3 -u` or umount(8) brings about; who has files open then is told that the mount has gone.
 
 use crate::cache::Cache;
+use crate::doubt::Doubt;
 use crate::fuse::Served;
 use crate::keeper::{Keeper, LOOK};
 use crate::stamp::SETTLED;
@@ -25,6 +26,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The least memory that a mount works in, in bytes.
 pub const LEAST_MEMORY: u64 = 8 << 20;
@@ -58,6 +60,8 @@ pub struct Settings {
     pub read_only: bool,
     /// A mount there whose server has ended is taken away.
     pub replace: bool,
+    /// How long the kernel may believe names and attributes whose changes nobody tells.
+    pub attr_timeout: Duration,
 }
 
 /// Why there is no mount.
@@ -116,6 +120,8 @@ pub struct Mount {
     service: Service,
     session: fuser::Session<Served>,
     at: PathBuf,
+    /// Ends after the session.
+    doubt: Option<Doubt>,
 }
 
 static SERVER: Server = Server("mount");
@@ -126,7 +132,8 @@ impl Mount {
     /// # Errors
     /// [`MountError`]; then nothing is mounted.
     pub fn new(settings: Settings) -> Result<Self, MountError> {
-        let Settings { source, at, limit, place: budget, store, exclude, read_only, replace } = settings;
+        let Settings { source, at, limit, place: budget, store, exclude, read_only, replace, attr_timeout } =
+            settings;
         let directory = open_source(&source)?;
         let source = canonical(&source)?;
         let at = place(&source, &at, replace)?;
@@ -137,17 +144,22 @@ impl Mount {
         }
         take_descriptors();
         set_up_allocator();
+        let keeps_poor = store.max_compression_ratio == 100;
         let mut service = service(limit, budget, store)?;
         let files = usize::try_from((limit / BYTES_A_FILE).max(LEAST_FILES)).unwrap_or(usize::MAX);
         let cache = Arc::new(Cache::new(Arc::clone(service.member()), limit, files, SETTLED));
         let session = session(&source, &directory, limit, read_only)?;
         let tree = Tree::new(directory, Arc::clone(&cache), Excluded::new(&source, exclude))
             .map_err(io::Error::from)?;
+        cache.set_keeps_poor(keeps_poor);
         let kept = Arc::clone(&cache);
-        let mut keeper = Keeper::default();
+        let mut keeper = Keeper::new();
         service.keep(LOOK, move |_| keeper.look(&kept))?;
-        let session = fuser::Session::new(Served::new(Arc::new(tree)), &at, &session)?;
-        Ok(Self { cache, service, session, at })
+        let served = Served::new(Arc::new(tree), attr_timeout);
+        let session = fuser::Session::new(served, &at, &session)?;
+        let begin = |watch: &Arc<_>| Doubt::begin(Arc::clone(watch), &session.notifier());
+        let doubt = cache.watch().map(begin).transpose()?;
+        Ok(Self { cache, service, session, at, doubt })
     }
 
     /// The mount's budget, where its numbers are.
@@ -181,7 +193,9 @@ impl Mount {
     /// # Errors
     /// What the system answers to a server's thread.
     pub fn serve(self) -> io::Result<()> {
-        self.session.run()
+        let served = self.session.run();
+        drop(self.doubt);
+        served
     }
 }
 
@@ -205,7 +219,7 @@ impl End {
 }
 
 fn service(limit: u64, place: Place, store: Config) -> Result<Service, MountError> {
-    // A page that does not compress is as well in the kernel's cache; a page that goes is lost to nobody.
+    // The keeper lets some in that do not compress; a page that goes is lost to nobody.
     let store = Config { max_pool_bytes: limit, poor: PoorPages::Refuse, shrink_inline: true, ..store };
     let settings = service::Settings { host: &SERVER, limit, whole_process: true, store, backing: None };
     Ok(Service::open_in(settings, place, |tier| tier)?)

@@ -78,7 +78,7 @@ pub(crate) struct Used {
     pub(crate) file: Arc<File>,
     /// The version whose pages the kernel may have, if that can be told from later ones.
     pub(crate) held: Mutex<Option<Stamp>>,
-    /// It is watched for changes by others, from its first change through the mount on. None: that is not to be had.
+    /// It is watched for changes by others, from its first open on. None: that is not to be had.
     pub(crate) watched: OnceLock<Option<Watched>>,
 }
 
@@ -90,6 +90,11 @@ impl Used {
 }
 
 impl Node {
+    /// Whether changes of the file by others are told from now on.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.used.get().is_some_and(|used| matches!(used.watched.get(), Some(Some(_))))
+    }
+
     fn new(number: u64, identity: Identity, kind: FileType, anchor: Anchor) -> Arc<Self> {
         Arc::new(Self { number, identity, kind, used: OnceLock::new(), anchor })
     }
@@ -102,6 +107,14 @@ impl Node {
         match &self.anchor {
             Anchor::Descriptor(descriptor) => Ok(At::Nodes(descriptor.as_fd())),
             Anchor::Handle(handle, mount) => Ok(At::Own(open_handle(mount, handle)?)),
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(Some(watched)) = self.used.get().map(|used| used.watched.get().and_then(Option::as_ref)) {
+            watched.end(self.at().ok().map(|at| at.way()).as_deref());
         }
     }
 }

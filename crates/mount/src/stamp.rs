@@ -96,7 +96,9 @@ impl Stamp {
         self.is_settled_at(now.tv_sec.wrapping_mul(SECOND).wrapping_add(now.tv_nsec), after)
     }
 
-    fn is_settled_at(&self, now: i64, after: Duration) -> bool {
+    /// Whether it was so at this time, in nanoseconds since 1970.
+    #[must_use]
+    pub fn is_settled_at(&self, now: i64, after: Duration) -> bool {
         let is_coarse = self.changed % SECOND == 0 && self.modified % SECOND == 0;
         let least = if is_coarse { COARSE_TICK } else { 0 };
         let after = i64::try_from(after.as_nanos()).unwrap_or(i64::MAX);

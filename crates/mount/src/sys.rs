@@ -3,6 +3,7 @@
 //! This is the crate's one file with unsafe code.
 
 use rustix::io::Errno;
+use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 fn last_error() -> Errno {
@@ -101,30 +102,36 @@ pub(crate) fn open_handle(mount: impl AsFd, handle: &FileHandle) -> Result<Owned
     Ok(unsafe { OwnedFd::from_raw_fd(opened) })
 }
 
-/// A queue of changes of files, which is read without waiting. Wants CAP_SYS_ADMIN for what it is used for.
+/// A queue of changes of files, which is read without waiting.
 ///
 /// # Errors
 /// What the system answers.
 pub(crate) fn change_queue() -> Result<OwnedFd, Errno> {
     let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
-    // SAFETY: it takes no pointers.
-    let raw = unsafe { libc::fanotify_init(flags, 0) };
-    if raw < 0 {
-        return Err(last_error());
+    // Only root may have more marks than others.
+    for flags in [flags | libc::FAN_UNLIMITED_MARKS, flags] {
+        // SAFETY: it takes no pointers.
+        let raw = unsafe { libc::fanotify_init(flags, 0) };
+        if raw >= 0 {
+            // SAFETY: the kernel has just given this descriptor, and nobody else has it.
+            return Ok(unsafe { OwnedFd::from_raw_fd(raw) });
+        }
     }
-    // SAFETY: the kernel has just given this descriptor, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    Err(last_error())
 }
 
-/// Has changes of the bytes of a file told in the queue, or no more.
+/// Has changes of the file that a path leads to told in the queue, or no more.
 ///
 /// # Errors
 /// What the system answers.
-pub(crate) fn tell_changes(queue: impl AsFd, file: impl AsFd, told: bool) -> Result<(), Errno> {
+pub(crate) fn tell_changes(queue: impl AsFd, way: &str, told: bool) -> Result<(), Errno> {
     let flags = if told { libc::FAN_MARK_ADD } else { libc::FAN_MARK_REMOVE };
-    let (raw, file) = (queue.as_fd().as_raw_fd(), file.as_fd().as_raw_fd());
-    // SAFETY: without a path the descriptor itself is meant.
-    match unsafe { libc::fanotify_mark(raw, flags, libc::FAN_MODIFY, file, std::ptr::null()) } {
+    let changes = libc::FAN_MODIFY | libc::FAN_ATTRIB | libc::FAN_MOVE_SELF;
+    let way = CString::new(way).map_err(|_| Errno::INVAL)?;
+    // SAFETY: a string that ends with a zero, and lives for the call.
+    match unsafe {
+        libc::fanotify_mark(queue.as_fd().as_raw_fd(), flags, changes, libc::AT_FDCWD, way.as_ptr())
+    } {
         0 => Ok(()),
         _ => Err(last_error()),
     }

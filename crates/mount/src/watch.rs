@@ -1,26 +1,27 @@
 //! Watching: changes that others make behind the mount, told by the kernel (fanotify).
 //!
-//! A file that is written through the mount gets another version with each write. Whether its other pages are still
-//! right then depends on nobody else having written too, which stamps cannot tell. So such a file is watched: the
-//! kernel queues an event before a write, a truncation or an fallocate of anybody returns, and says of whom. A reader
-//! looks into the queue first; then it knows of every change that was over before it began.
+//! A regular file that is open is watched, for as long as the kernel of the mount knows it. The kernel of the source
+//! queues an event before a change returns (a write, a truncation, an fallocate; of times, owner, links, attributes),
+//! and says whether it was this process's own. Two things come of that. A reader of the cache looks into the queue
+//! first, and knows of every change that was over before it began. And the kernel of the mount may believe what it was
+//! told of the file, since [`crate::doubt`] takes that back with each event.
 //!
-//! Price: a system call for each read of a file that is watched. Guarantee: a change by another process that has
-//! returned is known after a look. Only where the kernel knows of all changes: local file systems, and as root, since
-//! others are not told whose change it is. Stores to a shared mapping are not told; stamps tell them as they do of
-//! files that are not watched.
+//! Price: a mark in the kernel and some 200 bytes a file, three system calls an open, one for each read of the cache.
+//! Guarantee: a change by another process that has returned is known after a look. Only where the kernel knows of
+//! changes: local file systems. Of stores to a shared mapping, libaio's writes and a loop device's nothing is told;
+//! stamps tell them, as they do of files that are not watched.
 
 use crate::sys::{FileHandle, change_queue, handle_of, tell_changes};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::fstatfs;
-use rustix::io::{Errno, dup, read};
+use rustix::io::{Errno, read, write};
 use rustix::process::getpid;
-use std::collections::HashMap;
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Files that are watched at the same time.
-const MOST: usize = 4096;
 /// Magic numbers of file systems whose every change the kernel sees: ext2 to ext4, xfs, btrfs, f2fs, tmpfs.
 const LOCAL: [i64; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1994];
 /// Bytes of events that are read at a time.
@@ -31,37 +32,51 @@ const MASK_AT: usize = 8;
 const PID_AT: usize = 20;
 /// Bytes before the handle in struct fanotify_event_info_fid: a header of four, and the file system.
 const INFO: usize = 12;
+/// It is watched still.
+const LIVES: i64 = i64::MAX;
 
 /// What was told of a file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Told {
-    /// Another process has changed it.
+    /// The number of its node.
+    node: u64,
+    /// Another process has changed its bytes.
     changed: AtomicBool,
-    /// It is not watched any more.
-    ended: AtomicBool,
+    /// When it ceased to be watched, in nanoseconds since 1970.
+    ended: AtomicI64,
 }
 
 impl Told {
-    /// Whether another process may have changed the file since this was created or forgotten.
-    #[must_use]
-    pub fn has_changed(&self) -> bool {
-        self.changed.load(SeqCst) || self.has_ended()
+    fn new(node: u64) -> Arc<Self> {
+        Arc::new(Self { node, changed: AtomicBool::new(false), ended: AtomicI64::new(LIVES) })
     }
 
-    /// Whether no changes are told any more.
+    /// Whether another process may have changed the file's bytes since this was created or forgotten, as far as was
+    /// told.
     #[must_use]
-    pub fn has_ended(&self) -> bool {
-        self.ended.load(SeqCst)
+    pub fn has_changed(&self) -> bool {
+        self.changed.load(SeqCst)
+    }
+
+    /// When the last change was told, in nanoseconds since 1970. None while they are told.
+    #[must_use]
+    pub fn ended(&self) -> Option<i64> {
+        Some(self.ended.load(SeqCst)).filter(|ended| *ended != LIVES)
     }
 
     /// Forgets what was told. False if nothing more is told.
     pub(crate) fn forget(&self) -> bool {
         self.changed.store(false, SeqCst);
-        !self.has_ended()
+        self.ended().is_none()
     }
 }
 
-type Table = HashMap<FileHandle, Arc<Told>>;
+#[derive(Debug, Default)]
+struct Table {
+    files: HashMap<FileHandle, Arc<Told>>,
+    /// Nodes of which others have changed something: the kernel of the mount has not been told yet.
+    doubtful: HashSet<u64>,
+}
 
 /// All files that are watched.
 #[derive(Debug)]
@@ -69,57 +84,111 @@ pub struct Watch {
     queue: OwnedFd,
     /// Held by who reads the queue: what was read is entered when the next one looks.
     table: Mutex<Table>,
+    /// Rung when there are doubtful nodes that the queue does not tell of any more, and at the end.
+    bell: OwnedFd,
+    ended: AtomicBool,
+    /// Files that are watched at the same time.
+    most: usize,
 }
 
-/// A file that is watched, until this is dropped.
+/// A file that is watched, until it is told that it is not.
 #[derive(Debug)]
 pub struct Watched {
     watch: Arc<Watch>,
     handle: FileHandle,
-    file: OwnedFd,
     told: Arc<Told>,
 }
 
 impl Watch {
-    /// None where the kernel, or this process's rights, do not allow it.
+    /// Watches so many files at most. None where the kernel does not allow it.
     #[must_use]
-    pub fn new() -> Option<Arc<Self>> {
-        let queue = change_queue().ok().filter(|_| rustix::process::geteuid().is_root())?;
-        Some(Arc::new(Self { queue, table: Mutex::default() }))
+    pub fn new(most: usize) -> Option<Arc<Self>> {
+        let queue = change_queue().ok()?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
+        Some(Arc::new(Self { queue, table: Mutex::default(), bell, ended: AtomicBool::new(false), most }))
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches an open file. None if that is not to be had.
-    pub(crate) fn begin(self: &Arc<Self>, file: impl AsFd) -> Option<Watched> {
+    /// Watches the file of a node: `file` stands for it, and `way` leads to it. None if that is not to be had.
+    pub(crate) fn begin(self: &Arc<Self>, node: u64, file: impl AsFd, way: &str) -> Option<Watched> {
         let kind = fstatfs(&file).ok()?.f_type;
+        let handle = handle_of(&file).ok().filter(|_| LOCAL.contains(&kind))?;
         let mut table = self.table();
-        if !LOCAL.contains(&kind) || table.len() >= MOST {
+        if table.files.len() >= self.most {
             return None;
         }
-        let (handle, told) = (handle_of(&file).ok()?, Arc::new(Told::default()));
-        // A descriptor of its own, by which the kernel is told when it ends.
-        let file = dup(file).ok()?;
-        tell_changes(&self.queue, &file, true).ok()?;
-        table.insert(handle.clone(), Arc::clone(&told));
-        Some(Watched { watch: Arc::clone(self), handle, file, told })
+        let told = Told::new(node);
+        tell_changes(&self.queue, way, true).ok()?;
+        // A node that was forgotten, and has not gone yet, may have watched it.
+        if let Some(before) = table.files.get(&handle).cloned() {
+            self.cease(&mut table, &before);
+        }
+        table.files.insert(handle.clone(), Arc::clone(&told));
+        Some(Watched { watch: Arc::clone(self), handle, told })
     }
 
     /// Enters all that the kernel has told.
     pub fn look(&self) {
-        let table = self.table();
+        let mut table = self.table();
+        let before = table.doubtful.len();
+        self.enter_all(&mut table);
+        if table.doubtful.len() > before {
+            self.ring();
+        }
+    }
+
+    fn enter_all(&self, table: &mut Table) {
         let mut events = [0; BATCH];
         loop {
             match read(&self.queue, &mut events) {
-                Ok(len @ 1..) => enter(&events[..len], &table),
+                Ok(len @ 1..) => table.enter(&events[..len]),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 // Nobody can tell what was lost.
-                Ok(0) | Err(_) => return all_changed(&table),
+                Ok(0) | Err(_) => return table.all_changed(),
             }
         }
+    }
+
+    /// Nothing more is told of a file. What changes from here on is young when that is entered.
+    fn cease(&self, table: &mut Table, told: &Told) {
+        let now = clock_gettime(ClockId::Realtime);
+        self.enter_all(table);
+        told.ended.store(now.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec), SeqCst);
+    }
+
+    fn ring(&self) {
+        // A bell that cannot be rung any louder has been rung.
+        let _ = write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// Waits until others have changed something, and gives the nodes of which. None at the end.
+    pub(crate) fn wait(&self) -> Option<HashSet<u64>> {
+        loop {
+            if self.ended.load(SeqCst) {
+                return None;
+            }
+            let mut table = self.table();
+            self.enter_all(&mut table);
+            if !table.doubtful.is_empty() {
+                return Some(std::mem::take(&mut table.doubtful));
+            }
+            drop(table);
+            let mut sources =
+                [PollFd::new(&self.queue, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+            // What interrupts it is seen by the next look.
+            let _ = poll(&mut sources, None);
+            let _ = read(&self.bell, &mut [0; 8]);
+        }
+    }
+
+    /// Nobody waits any more.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, SeqCst);
+        self.ring();
     }
 }
 
@@ -129,47 +198,58 @@ impl Watched {
     pub fn told(&self) -> Arc<Told> {
         Arc::clone(&self.told)
     }
-}
 
-impl Drop for Watched {
-    fn drop(&mut self) {
+    /// The file, to which `way` leads, if it can be told, is not watched any more.
+    pub(crate) fn end(&self, way: Option<&str>) {
         let mut table = self.watch.table();
-        self.told.ended.store(true, SeqCst);
-        table.remove(&self.handle);
-        let _ = tell_changes(&self.watch.queue, &self.file, false);
+        if !table.files.get(&self.handle).is_some_and(|told| Arc::ptr_eq(told, &self.told)) {
+            return;
+        }
+        self.watch.cease(&mut table, &self.told);
+        table.files.remove(&self.handle);
+        // A file that cannot be reached has gone, and its mark with it.
+        let _ = way.map(|way| tell_changes(&self.watch.queue, way, false));
     }
 }
 
-fn all_changed(table: &Table) {
-    table.values().for_each(|told| told.changed.store(true, SeqCst));
+impl Table {
+    fn all_changed(&mut self) {
+        self.files.values().for_each(|told| told.changed.store(true, SeqCst));
+        self.doubtful.extend(self.files.values().map(|told| told.node));
+    }
+
+    /// Enters events, one after the other.
+    fn enter(&mut self, mut events: &[u8]) {
+        let own = getpid().as_raw_nonzero().get();
+        while !events.is_empty() {
+            let len = bytes(events, 0).map_or(0, u32::from_ne_bytes) as usize;
+            let Some((event, rest)) = events.split_at_checked(len).filter(|_| len >= METADATA) else {
+                return self.all_changed();
+            };
+            events = rest;
+            let mask = bytes(event, MASK_AT).map_or(0, u64::from_ne_bytes);
+            if mask & libc::FAN_Q_OVERFLOW != 0 {
+                self.all_changed();
+            } else if bytes(event, PID_AT).map(i32::from_ne_bytes) != Some(own) {
+                match handle_in(event).map(|handle| self.files.get(&handle)) {
+                    Some(Some(told)) => {
+                        self.doubtful.insert(told.node);
+                        if mask & libc::FAN_MODIFY != 0 {
+                            told.changed.store(true, SeqCst);
+                        }
+                    }
+                    // A file that is not watched any more.
+                    Some(None) => {}
+                    None => self.all_changed(),
+                }
+            }
+        }
+    }
 }
 
 /// A number of `N` bytes at this place; None if they are not all there.
 fn bytes<const N: usize>(event: &[u8], at: usize) -> Option<[u8; N]> {
     event.get(at..at + N)?.try_into().ok()
-}
-
-/// Enters events, one after the other.
-fn enter(mut events: &[u8], table: &Table) {
-    let own = getpid().as_raw_nonzero().get();
-    while !events.is_empty() {
-        let len = bytes(events, 0).map_or(0, u32::from_ne_bytes) as usize;
-        let Some((event, rest)) = events.split_at_checked(len).filter(|_| len >= METADATA) else {
-            return all_changed(table);
-        };
-        events = rest;
-        let mask = bytes(event, MASK_AT).map_or(0, u64::from_ne_bytes);
-        if mask & libc::FAN_Q_OVERFLOW != 0 {
-            all_changed(table);
-        } else if bytes(event, PID_AT).map(i32::from_ne_bytes) != Some(own) {
-            match handle_in(event).map(|handle| table.get(&handle)) {
-                Some(Some(told)) => told.changed.store(true, SeqCst),
-                // A file that is not watched any more.
-                Some(None) => {}
-                None => all_changed(table),
-            }
-        }
-    }
 }
 
 /// The handle in an event, as [`handle_of`] gives it.
@@ -204,12 +284,20 @@ mod tests {
         event
     }
 
-    fn changed(events: &[u8]) -> [bool; 2] {
+    /// Of which of two files the bytes, and of which anything, has changed.
+    fn told(events: &[u8]) -> ([bool; 2], [bool; 2]) {
         let handles = [Box::from(*b"kindone"), Box::from(*b"kindtwo!")];
-        let told = [(); 2].map(|()| Arc::new(Told::default()));
-        let table = handles.into_iter().zip(told.clone()).collect();
-        enter(events, &table);
-        told.map(|told| told.has_changed())
+        let told = [1, 2].map(Told::new);
+        let files = handles.into_iter().zip(told.clone()).collect();
+        let mut table = Table { files, doubtful: HashSet::new() };
+        table.enter(events);
+        (told.map(|told| told.has_changed()), [1, 2].map(|node| table.doubtful.contains(&node)))
+    }
+
+    fn changed(events: &[u8]) -> [bool; 2] {
+        let (changed, doubtful) = told(events);
+        assert_eq!(changed, doubtful);
+        changed
     }
 
     #[test]
@@ -221,6 +309,7 @@ mod tests {
         let both =
             [event(libc::FAN_MODIFY, own, b"kindone"), event(libc::FAN_MODIFY, 0, b"kindone")].concat();
         assert_eq!(changed(&both), [true, false]);
+        assert_eq!(told(&event(libc::FAN_ATTRIB, 0, b"kindtwo!")), ([false, false], [false, true]));
     }
 
     #[test]

@@ -11,15 +11,18 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
+use ramfold::codec::{Codec, Scratch, by_name};
+use ramfold::{PAGE_SIZE, Page};
 use ramfold_bench::cgroup::Cgroup;
 use ramfold_bench::comparison::median;
+use ramfold_bench::mounted::Mounted;
 use ramfold_bench::process::{Running, anonymous_bytes};
 use ramfold_bench::throttle::Throttle;
 use serde_json::{Value, json};
@@ -55,6 +58,9 @@ struct Options {
     /// Random bytes in place of files of /usr
     #[arg(long)]
     incompressible: bool,
+    /// Only such pieces of the files of /usr that zstd:1 makes the whole so many times smaller
+    #[arg(long, conflicts_with = "incompressible")]
+    ratio: Option<f64>,
     /// Bytes a second of the disk
     #[arg(long, default_value = "40000000", value_parser = size)]
     bytes_a_second: u64,
@@ -82,6 +88,13 @@ impl Options {
     fn limit(&self) -> u64 {
         self.limit.unwrap_or(self.memory / 16 * 13)
     }
+
+    /// What `ramfold mount` is told.
+    fn of_mount(&self) -> Vec<String> {
+        let limit = self.limit().to_string();
+        let own = ["-m", &limit, "--compressor", &self.compressor].map(str::to_owned);
+        own.into_iter().chain(self.ramfold_options.iter().cloned()).collect()
+    }
 }
 
 /// `104M`, or bytes.
@@ -93,6 +106,9 @@ fn size(text: &str) -> Result<u64, String> {
     number.parse::<u64>().map(|number| number * unit).map_err(|error| format!("{text}: {error} (as 128M)"))
 }
 
+/// Between two turns: what was written just before is not kept for five seconds, on either side.
+const REST: Duration = Duration::from_secs(6);
+
 /// Splitmix64.
 fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -102,41 +118,106 @@ fn random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The file that is read: what /usr has, one file after the other, or what nothing can make smaller.
-fn write_file(path: &Path, len: u64, incompressible: bool) -> Result<()> {
-    let mut file = File::create(path).with_context(|| path.display().to_string())?;
-    let mut left = usize::try_from(len)?;
-    let mut put = |bytes: &[u8]| -> Result<bool> {
-        let part = &bytes[..left.min(bytes.len())];
-        file.write_all(part)?;
-        left -= part.len();
-        Ok(left == 0)
-    };
-    if incompressible {
-        let mut state = 1;
-        let mut bytes = vec![0; 1 << 20];
-        loop {
-            bytes.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random(&mut state).to_le_bytes());
-            if put(&bytes)? {
-                break;
+/// What the file that is read is made of.
+enum Content {
+    /// What /usr has, one file after the other.
+    Usr,
+    /// Of that, such pieces that the whole is so many times smaller when it is compressed.
+    Chosen(f64, Box<Chosen>),
+    /// What nothing can make smaller.
+    Random,
+}
+
+/// What was taken so far, and what it comes to compressed.
+struct Chosen {
+    codec: Box<dyn Codec>,
+    scratch: Scratch,
+    plain: usize,
+    compressed: usize,
+}
+
+impl Chosen {
+    /// Whether this piece leaves all that was taken small enough, and is taken.
+    fn takes(&mut self, ratio: f64, piece: &[u8]) -> bool {
+        let (pages, _): (&[Page], _) = piece.as_chunks();
+        let mut out = [0; PAGE_SIZE];
+        let sizes = pages
+            .iter()
+            .map(|page| self.codec.compress(&mut self.scratch, page, &mut out).unwrap_or(PAGE_SIZE));
+        let (plain, compressed) =
+            (self.plain + pages.len() * PAGE_SIZE, self.compressed + sizes.sum::<usize>());
+        let is_small = plain as f64 >= compressed as f64 * ratio;
+        if is_small {
+            (self.plain, self.compressed) = (plain, compressed);
+        }
+        is_small
+    }
+}
+
+impl Content {
+    fn new(options: &Options) -> Result<Self> {
+        Ok(match options.ratio {
+            _ if options.incompressible => Self::Random,
+            None => Self::Usr,
+            Some(ratio) => {
+                let codec = by_name("zstd:1")?;
+                let scratch = codec.scratch();
+                Self::Chosen(ratio, Box::new(Chosen { codec, scratch, plain: 0, compressed: 0 }))
+            }
+        })
+    }
+
+    /// Gives pieces to `put` until it has enough.
+    fn fill(&mut self, mut put: impl FnMut(&[u8]) -> Result<bool>) -> Result<()> {
+        const PIECE: usize = 64 << 10;
+        if let Self::Random = self {
+            let (mut state, mut bytes) = (1, vec![0; 1 << 20]);
+            loop {
+                let words = bytes.as_chunks_mut::<8>().0.iter_mut();
+                words.for_each(|word| *word = random(&mut state).to_le_bytes());
+                if put(&bytes)? {
+                    return Ok(());
+                }
             }
         }
-    } else {
         let mut folders = vec![PathBuf::from("/usr")];
-        'all: while let Some(folder) = folders.pop() {
+        while let Some(folder) = folders.pop() {
             let mut entries: Vec<_> = fs::read_dir(&folder).into_iter().flatten().flatten().collect();
             entries.sort_by_key(fs::DirEntry::file_name);
             for entry in entries {
                 let kind = entry.file_type()?;
                 if kind.is_dir() {
                     folders.push(entry.path());
-                } else if kind.is_file() && put(&fs::read(entry.path()).unwrap_or_default())? {
-                    break 'all;
+                    continue;
+                }
+                let bytes = if kind.is_file() { fs::read(entry.path()).unwrap_or_default() } else { vec![] };
+                match self {
+                    Self::Chosen(ratio, chosen) => {
+                        for piece in bytes.chunks_exact(PIECE) {
+                            if chosen.takes(*ratio, piece) && put(piece)? {
+                                return Ok(());
+                            }
+                        }
+                    }
+                    _ if put(&bytes)? => return Ok(()),
+                    _ => {}
                 }
             }
         }
+        bail!("/usr is smaller than the largest set")
     }
-    ensure!(left == 0, "/usr is smaller than the largest set");
+}
+
+/// Writes the file that is read.
+fn write_file(path: &Path, len: u64, mut content: Content) -> Result<()> {
+    let mut file = File::create(path).with_context(|| path.display().to_string())?;
+    let mut left = usize::try_from(len)?;
+    content.fill(|bytes| {
+        let part = &bytes[..left.min(bytes.len())];
+        file.write_all(part)?;
+        left -= part.len();
+        Ok(left == 0)
+    })?;
     file.sync_all()?;
     Ok(())
 }
@@ -218,52 +299,10 @@ impl Reader {
     }
 }
 
-/// A mount that ends when this is dropped.
-struct Mounted {
-    server: Running,
-    point: PathBuf,
-}
-
-impl Mounted {
-    fn start(options: &Options, place: &Path, contain: &dyn Fn(&mut Command)) -> Result<Self> {
-        let point = place.join("mount");
-        let mut command = Command::new(&options.ramfold);
-        command.arg("mount").arg(place.join("source")).arg(&point);
-        command.args(["-m", &options.limit().to_string(), "--compressor", &options.compressor]);
-        command.args(&options.ramfold_options).env("XDG_RUNTIME_DIR", place).stdout(Stdio::null());
-        command.stderr(File::create(place.join("told"))?);
-        contain(&mut command);
-        let outside = fs::metadata(&point)?.dev();
-        let mut mounted = Self { server: Running::start(&mut command)?, point };
-        let begun = Instant::now();
-        while fs::metadata(&mounted.point)?.dev() == outside {
-            let ended = mounted.server.0.try_wait()?.is_some();
-            let told = || fs::read_to_string(place.join("told")).unwrap_or_default();
-            ensure!(!ended && begun.elapsed().as_secs() < 20, "ramfold mount: {}", told().trim());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(mounted)
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        // SAFETY: plain integers; the child is not waited for yet.
-        unsafe { libc::kill(self.server.0.id().cast_signed(), libc::SIGTERM) };
-        let begun = Instant::now();
-        while begun.elapsed().as_secs() < 10 && matches!(self.server.0.try_wait(), Ok(None)) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        if matches!(self.server.0.try_wait(), Ok(None)) {
-            let _ = self.server.0.kill();
-            let _ = Command::new("umount").arg("-l").arg(&self.point).status();
-        }
-    }
-}
-
 /// One side's turn: MB a second by row, and the most anonymous memory that the server had.
 fn round(side: &str, options: &Options, place: &Path, len: u64, slow: bool) -> Result<(Vec<f64>, u64)> {
     let path = place.join("source/file");
+    std::thread::sleep(REST);
     let sum = cold(&path, len)?;
     let name = format!("ramfold-bench-{}", std::process::id());
     let group = Cgroup::new(&name)?;
@@ -276,7 +315,7 @@ fn round(side: &str, options: &Options, place: &Path, len: u64, slow: bool) -> R
         disk.iter().for_each(|disk| disk.contain(command));
     };
     let mounted = match side {
-        "ramfold" => Some(Mounted::start(options, place, &contain)?),
+        "ramfold" => Some(Mounted::start(&options.ramfold, &options.of_mount(), place, &contain)?),
         _ => None,
     };
     let file = mounted.as_ref().map_or(path, |mounted| mounted.point.join("file"));
@@ -314,7 +353,7 @@ fn measure(options: &Options, place: &Path, slow: bool) -> Result<(Table, u64)> 
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let len = (options.memory as f64 * part) as u64 / MIB * MIB;
         ensure!(len > 0, "a set of {part} is too small");
-        write_file(&place.join("source/file"), len, options.incompressible)?;
+        write_file(&place.join("source/file"), len, Content::new(options)?)?;
         for number in 0..options.rounds {
             for turn in 0..SIDES.len() {
                 // Neither is always the first.

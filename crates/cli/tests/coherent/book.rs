@@ -5,6 +5,9 @@
 //! that was done before the read to the last that was begun when the read ended. If that is one, each byte has to be
 //! of it; if it is more, each word has to be of one of them. A file that another takes the place of is another body:
 //! who has it open still reads the old one.
+//!
+//! Where changes may be seen later, a version is firm once every read has to know of it: when it is done, or so long
+//! after. Whoever reads there may see any version from the last that was firm.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -60,6 +63,7 @@ pub fn cell(body: u32, index: usize, version: u64) -> [u8; CELL] {
 
 #[derive(Default)]
 struct Cell {
+    firm: AtomicU64,
     done: AtomicU64,
     begun: AtomicU64,
 }
@@ -78,6 +82,7 @@ pub struct Body {
     pub id: u32,
     cells: Vec<Cell>,
     size: Mutex<Size>,
+    firm_size: Mutex<Size>,
     /// One writer for each range of cells.
     pub ranges: [Mutex<()>; CELLS / RANGE],
 }
@@ -86,6 +91,14 @@ pub struct Body {
 pub struct Change {
     states: Vec<(usize, u64)>,
     size: Option<usize>,
+    /// The number of the change of length.
+    number: u64,
+}
+
+impl Change {
+    pub fn is_of_length(&self) -> bool {
+        self.size.is_some()
+    }
 }
 
 impl Body {
@@ -94,11 +107,12 @@ impl Body {
         static MADE: AtomicU32 = AtomicU32::new(1);
         let cells = (0..CELLS).map(|index| {
             let state = if index < len { state(1, DATA) } else { 0 };
-            Cell { done: state.into(), begun: state.into() }
+            Cell { firm: state.into(), done: state.into(), begun: state.into() }
         });
-        let size = Mutex::new(Size { done: len, begun: len, ..Size::default() });
+        let size = Size { done: len, begun: len, ..Size::default() };
+        let (size, firm_size) = (Mutex::new(size), Mutex::new(size));
         let ranges = std::array::from_fn(|_| Mutex::new(()));
-        Arc::new(Self { id: MADE.fetch_add(1, SeqCst), cells: cells.collect(), size, ranges })
+        Arc::new(Self { id: MADE.fetch_add(1, SeqCst), cells: cells.collect(), size, firm_size, ranges })
     }
 
     pub fn bytes(&self, from: usize, versions: &[u64]) -> Vec<u8> {
@@ -114,6 +128,27 @@ impl Body {
         self.cells[from..CELLS.min(from + len)].iter().map(|cell| cell.done.load(SeqCst)).collect()
     }
 
+    /// The length that is firm.
+    pub fn firm_size(&self) -> Size {
+        *self.firm_size.lock().unwrap()
+    }
+
+    /// The states that are firm.
+    pub fn firm(&self, from: usize, len: usize) -> Vec<u64> {
+        self.cells[from..CELLS.min(from + len)].iter().map(|cell| cell.firm.load(SeqCst)).collect()
+    }
+
+    /// A change that has returned is firm.
+    pub fn settle(&self, change: &Change) {
+        for (index, state) in &change.states {
+            self.cells[*index].firm.fetch_max(*state, SeqCst);
+        }
+        let mut firm = self.firm_size.lock().unwrap();
+        if let Some(len) = change.size.filter(|_| firm.changes_done < change.number) {
+            (firm.changes_done, firm.done) = (change.number, len);
+        }
+    }
+
     /// Begins a change that makes these cells of a kind, and the file so long: the change, and the cells' versions.
     pub fn begin(&self, cells: std::ops::Range<usize>, kind: u64, size: Option<usize>) -> (Change, Vec<u64>) {
         let next = |index: usize| {
@@ -122,12 +157,14 @@ impl Body {
             version
         };
         let versions: Vec<u64> = cells.clone().map(next).collect();
+        let mut number = 0;
         if let Some(len) = size {
             let mut size = self.size.lock().unwrap();
             (size.changes_begun, size.begun) = (size.changes_begun + 1, len);
+            number = size.changes_begun;
         }
         let states = cells.zip(&versions).map(|(index, version)| (index, state(*version, kind))).collect();
-        (Change { states, size }, versions)
+        (Change { states, size, number }, versions)
     }
 
     /// The change has returned.

@@ -1,6 +1,7 @@
 //! What the threads do: read, and change through the mount and behind it, and hold what they see against the book.
 
-use crate::book::{ABSENT, Body, CELL, CELLS, DATA, Name, RANGE, Size, ZERO};
+use crate::book::{ABSENT, Body, CELL, CELLS, Change, DATA, Name, RANGE, Size, ZERO};
+use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -15,7 +16,7 @@ const KEPT: usize = 4;
 /// What is done wrong on purpose, to see that it is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mistake {
-    /// Some reads give what was there a little earlier.
+    /// Some reads give what was there a little earlier than they may.
     Stale,
     /// Some reads give a word of another place.
     Mixed,
@@ -32,6 +33,10 @@ pub struct Run {
     pub through: PathBuf,
     pub behind: PathBuf,
     pub mistake: Option<Mistake>,
+    /// How long after its return a change behind the mount may be seen through it.
+    pub bound: Duration,
+    /// Changes that have returned and are not firm, the oldest first.
+    recent: Mutex<VecDeque<(Instant, Arc<Body>, Change)>>,
     pub names: Vec<Name>,
     pub ended: AtomicBool,
     pub failures: Mutex<Vec<String>>,
@@ -67,7 +72,13 @@ fn lost(file: &File, path: &Path, cells: usize) -> impl FnOnce(std::io::Error) -
 
 impl Run {
     /// With as many files as told, all of version 1.
-    pub fn new(behind: &Path, through: &Path, files: usize, mistake: Option<Mistake>) -> Self {
+    pub fn new(
+        behind: &Path,
+        through: &Path,
+        files: usize,
+        bound: Duration,
+        mistake: Option<Mistake>,
+    ) -> Self {
         let name = |number: usize| {
             let body = Body::new(CELLS);
             let name = format!("file-{number}");
@@ -78,7 +89,8 @@ impl Run {
         let names = (0..files).map(name).collect();
         let (ended, failures) = (AtomicBool::new(false), Mutex::new(vec![]));
         let (checks, cells, changes) = (AtomicU64::new(0), AtomicU64::new(0), Default::default());
-        Self { through, behind, mistake, names, ended, failures, checks, cells, changes }
+        let recent = Mutex::default();
+        Self { through, behind, mistake, bound, recent, names, ended, failures, checks, cells, changes }
     }
 
     /// Sixteen threads, for so long or until one sees what must not be.
@@ -101,8 +113,40 @@ impl Run {
         self.ended.store(true, Relaxed);
     }
 
+    /// A change has returned. What is made through the mount is seen there at once, a length as soon as the one before.
+    fn end(&self, body: &Arc<Body>, change: Change, behind: bool) {
+        body.end(&change);
+        if self.bound.is_zero() || (!behind && !change.is_of_length()) {
+            body.settle(&change);
+        } else {
+            let mut recent = self.recent.lock().unwrap();
+            recent.push_back((Instant::now(), Arc::clone(body), change));
+        }
+    }
+
+    /// What has to be seen by now is firm.
+    fn settle(&self) {
+        let mut recent = self.recent.lock().unwrap();
+        while let Some((ended, body, change)) = recent.pop_front() {
+            if ended.elapsed() < self.bound {
+                return recent.push_front((ended, body, change));
+            }
+            body.settle(&change);
+        }
+    }
+
+    /// The lengths and states that a read in this directory has to know of.
+    fn known(&self, directory: &Path, body: &Body, from: usize, len: usize) -> (Size, Vec<u64>) {
+        if directory == self.behind {
+            return (body.size(), body.done(from, len));
+        }
+        self.settle();
+        (body.firm_size(), body.firm(from, len))
+    }
+
     /// All is quiet: every byte is known, on both sides.
     pub fn audit(&self) -> Outcome {
+        std::thread::sleep(self.bound);
         for name in &self.names {
             for directory in [&self.through, &self.behind] {
                 let path = directory.join(&name.name);
@@ -172,7 +216,7 @@ impl<'run> Client<'run> {
     }
 
     /// Reads some cells of a file that is one of these bodies.
-    fn read_at(&mut self, file: &File, bodies: &[Arc<Body>], how: &str) -> Outcome {
+    fn read_at(&mut self, file: &File, bodies: &[Arc<Body>], directory: &Path, how: &str) -> Outcome {
         let from = self.below(CELLS);
         let len = (1 + self.below(64)).min(CELLS - from);
         let early = match self.errs(Mistake::Stale) {
@@ -182,12 +226,12 @@ impl<'run> Client<'run> {
                 let read =
                     file.read_at(&mut bytes, (from * CELL) as u64).map_err(|error| error.to_string())?;
                 bytes.truncate(read);
-                std::thread::sleep(Duration::from_millis(20));
+                std::thread::sleep(self.run.bound + Duration::from_millis(20));
                 Some(bytes)
             }
         };
         let before: Vec<(Size, Vec<u64>)> =
-            bodies.iter().map(|body| (body.size(), body.done(from, len))).collect();
+            bodies.iter().map(|body| self.run.known(directory, body, from, len)).collect();
         let size = file.metadata().map_err(|error| format!("{how}, its size: {error}"))?.len();
         let mut bytes = vec![0; len * CELL];
         let mut filled = 0;
@@ -213,7 +257,7 @@ impl<'run> Client<'run> {
 
     fn read_new(&mut self, name: &Name, directory: &Path) -> Outcome {
         let Some((file, bodies)) = self.open(name, directory)? else { return Ok(()) };
-        self.read_at(&file, &bodies, &format!("{} opened in {}", name.name, directory.display()))?;
+        self.read_at(&file, &bodies, directory, &format!("{} opened in {}", name.name, directory.display()))?;
         if let ([body], true) = (&bodies[..], directory == self.run.through) {
             self.kept.push((file, Arc::clone(body)));
             if self.kept.len() > KEPT {
@@ -228,7 +272,7 @@ impl<'run> Client<'run> {
         let Some(last) = self.kept.len().checked_sub(1) else { return Ok(()) };
         let at = self.below(last + 1);
         let (file, body) = self.kept.swap_remove(at);
-        self.read_at(&file, std::slice::from_ref(&body), "a file that was open")?;
+        self.read_at(&file, std::slice::from_ref(&body), &self.run.through, "a file that was open")?;
         self.kept.push((file, body));
         Ok(())
     }
@@ -236,7 +280,8 @@ impl<'run> Client<'run> {
     /// From the first to the last byte, as `cat` does.
     fn read_whole(&mut self, name: &Name) -> Outcome {
         let Some((mut file, bodies)) = self.open(name, &self.run.through)? else { return Ok(()) };
-        let before: Vec<Vec<u64>> = bodies.iter().map(|body| body.done(0, CELLS)).collect();
+        let known = |body: &Arc<Body>| self.run.known(&self.run.through, body, 0, CELLS).1;
+        let before: Vec<Vec<u64>> = bodies.iter().map(known).collect();
         let mut bytes = vec![];
         file.read_to_end(&mut bytes).map_err(|error| format!("{} whole: {error}", name.name))?;
         let judged = bodies.iter().zip(&before).map(|(body, before)| body.judge(0, before, &bytes));
@@ -254,10 +299,10 @@ impl<'run> Client<'run> {
         }
         let from = self.below(size);
         let len = (1 + self.below(64)).min(size - from);
-        let before = body.done(from, len);
+        let (_, before) = self.run.known(&self.run.through, &body, from, len);
         let path = self.run.through.join(&name.name);
         let file = File::open(&path).map_err(told("open", &path))?;
-        let mapping = Mapping::new(&file, size * CELL, false).map_err(told("map", &path))?;
+        let mapping = Mapping::new(&file, size * CELL, false, self.run.bound).map_err(told("map", &path))?;
         let bytes = mapping.read(from * CELL, len * CELL).map_err(lost(&file, &path, size))?;
         self.run.counted(len);
         body.judge(from, &before, &bytes).map_err(|why| format!("{} mapped: {why}", name.name))
@@ -287,7 +332,7 @@ impl<'run> Client<'run> {
             let bytes = body.bytes(from, &versions);
             file.write_all_at(&bytes, (from * CELL) as u64).map_err(told("write", &path))?;
         }
-        body.end(&change);
+        self.run.end(&body, change, directory == self.run.behind);
         self.changed(0);
         Ok(())
     }
@@ -301,7 +346,8 @@ impl<'run> Client<'run> {
         let _range = body.ranges[range].lock().unwrap();
         let path = directory.join(&name.name);
         let file = File::options().read(true).write(true).open(&path).map_err(told("open to map", &path))?;
-        let mut mapping = Mapping::new(&file, size * CELL, true).map_err(told("map", &path))?;
+        let mut mapping =
+            Mapping::new(&file, size * CELL, true, self.run.bound).map_err(told("map", &path))?;
         let (change, versions) = body.begin(from..from + len, DATA, None);
         mapping.write(from * CELL, &body.bytes(from, &versions)).map_err(lost(&file, &path, size))?;
         mapping.sync().map_err(told("msync", &path))?;
@@ -310,7 +356,7 @@ impl<'run> Client<'run> {
         }
         drop(mapping);
         drop(file);
-        body.end(&change);
+        self.run.end(&body, change, behind);
         self.changed(1);
         Ok(())
     }
@@ -328,7 +374,7 @@ impl<'run> Client<'run> {
         if !self.errs(Mistake::LostSize) {
             file.set_len((len * CELL) as u64).map_err(told("truncate", &path))?;
         }
-        body.end(&change);
+        self.run.end(&body, change, directory == self.run.behind);
         self.changed(2);
         Ok(())
     }
@@ -343,7 +389,7 @@ impl<'run> Client<'run> {
             let len = (1 + self.below(32)).min(CELLS - size);
             let (change, versions) = body.begin(size..size + len, DATA, Some(size + len));
             file.write_all(&body.bytes(size, &versions)).map_err(told("append", &path))?;
-            body.end(&change);
+            self.run.end(&body, change, directory == self.run.behind);
         }
         self.changed(3);
         Ok(())
@@ -377,7 +423,7 @@ impl<'run> Client<'run> {
             let len = (1 + self.below(200)).min(end - size);
             let (change, versions) = body.begin(size..size + len, DATA, Some(size + len));
             file.write_all(&body.bytes(size, &versions)).map_err(told("write", &path))?;
-            body.end(&change);
+            self.run.end(&body, change, directory == self.run.behind);
             size += len;
         }
         self.changed(5);
@@ -408,10 +454,13 @@ struct Mapping {
 impl Mapping {
     /// Asks for the length first, as whoever maps a file does: a touch behind the length that the kernel knows is
     /// SIGBUS. The kernel passes over an answer that it got while another came, and asks again.
-    fn new(file: &File, len: usize, to_write: bool) -> std::io::Result<Self> {
+    fn new(file: &File, len: usize, to_write: bool, bound: Duration) -> std::io::Result<Self> {
         const TRIES: usize = 8;
+        let begun = Instant::now();
         let is_there = || file.metadata().is_ok_and(|told| told.len() >= len as u64);
-        if !(0..TRIES).any(|_| is_there()) {
+        let late =
+            || std::iter::from_fn(|| (begun.elapsed() < bound).then(|| std::thread::sleep(bound / 50)));
+        if !late().chain([(); TRIES]).any(|()| is_there()) {
             return Err(std::io::Error::other(format!("it has less than {len} bytes")));
         }
         use rustix::mm::{MapFlags, ProtFlags, mmap};

@@ -1,4 +1,5 @@
-//! Changes in the source behind the mount, of which nothing but the source can tell: seen at once.
+//! Changes in the source behind the mount, of which nothing but the source can tell: seen at once by name, and within a
+//! bound by who has the file open.
 
 use crate::mounted::{Mounted, Place, can_mount, content};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
@@ -6,6 +7,7 @@ use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 fn with_mount(test: impl Fn(&Mounted, &Path, &Path)) {
     if !can_mount() {
@@ -106,6 +108,138 @@ fn of_a_file_that_is_open_and_read() {
         }
         assert!(fs::read(&behind).unwrap() == expected);
     });
+}
+
+/// Waits until it is so, at most so long: when the last look began at which it was not.
+fn within(bound: Duration, what: &str, is_so: impl Fn() -> bool) -> Duration {
+    let (begun, mut late) = (Instant::now(), Duration::ZERO);
+    loop {
+        let now = begun.elapsed();
+        if is_so() {
+            return late;
+        }
+        late = now;
+        assert!(late < bound, "{what}: not after {bound:?}");
+    }
+}
+
+/// Who has a file open, or mapped, and looks for nothing by name.
+#[test]
+fn of_a_file_that_is_open_and_believed() {
+    with_mount(|_, source, point| {
+        let told = Duration::from_millis(100);
+        let (behind, through) = (source.join("file"), point.join("file"));
+        fs::write(&behind, content(0, 20_000)).unwrap();
+        let file = File::open(&through).unwrap();
+        let mapping = Mapped::new(&file, 4096);
+        let of_source = File::options().write(true).open(&behind).unwrap();
+        let byte = |at: u64| {
+            let mut byte = [0];
+            file.read_at(&mut byte, at).unwrap();
+            byte[0]
+        };
+        let mut slow = 0;
+        for turn in 1..=200_u64 {
+            // It is believed now.
+            assert_eq!(all(&file).1, all(&file).0.len() as u64);
+            let (at, new) = (turn * 17 % 4096, (turn % 251) as u8);
+            let old = fs::metadata(&behind).unwrap();
+            of_source.write_all_at(&[new], at).unwrap();
+            if turn % 4 == 0 {
+                let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
+                let times = Timestamps {
+                    last_access: time(old.atime(), old.atime_nsec()),
+                    last_modification: time(old.mtime(), old.mtime_nsec()),
+                };
+                utimensat(CWD, &behind, &times, AtFlags::empty()).unwrap();
+            }
+            let late = within(told * 10, "a byte", || byte(at) == new);
+            let mapped = within(told * 10, "a byte of a mapping", || {
+                mapping.byte(usize::try_from(at).unwrap()) == new
+            });
+            let len = 20_000 + turn * 7 % 1000;
+            of_source.set_len(len).unwrap();
+            let size = within(told * 10, "a length", || all(&file).0.len() as u64 == len);
+            slow += usize::from(late.max(mapped).max(size) > told);
+        }
+        assert!(slow <= 2, "{slow} of 200 changes were seen later than {told:?}");
+    });
+}
+
+/// Of what is stored through a mapping of the source the kernel tells nobody.
+#[test]
+fn by_a_mapping_of_the_source() {
+    with_mount(|_, source, point| {
+        let (behind, through) = (source.join("file"), point.join("file"));
+        fs::write(&behind, content(0, 20_000)).unwrap();
+        let file = File::open(&through).unwrap();
+        let of_source = File::options().read(true).write(true).open(&behind).unwrap();
+        let mapping = Mapped::new(&of_source, 4096);
+        for turn in 1..=3_u8 {
+            assert_eq!(all(&file).1, 20_000);
+            // Written back, the page has to be made writable again, which sets the time.
+            of_source.sync_all().unwrap();
+            mapping.set(5, turn);
+            within(Duration::from_millis(1500), "a byte", || all(&file).0[5] == turn);
+        }
+    });
+}
+
+/// A mount of a mount: the kernel tells nothing of what changes behind the first one.
+#[test]
+fn where_the_kernel_does_not_tell() {
+    with_mount(|_, source, point| {
+        let place = Place::new();
+        fs::write(source.join("file"), "0").unwrap();
+        for (timeout, least) in [("0", Duration::ZERO), ("2", Duration::from_secs(1))] {
+            let outer = place.mount_at(point, &place.point(), 32, &["--attr-timeout", timeout]);
+            let file = File::open(outer.point().join("file")).unwrap();
+            for turn in 1..=2 {
+                // What is believed is as young as can be.
+                std::thread::sleep(least * 2 + Duration::from_millis(100));
+                all(&file);
+                let new = format!("{timeout} {turn}").into_bytes();
+                fs::write(source.join("file"), &new).unwrap();
+                let late = within(least * 2 + Duration::from_secs(2), "a change", || all(&file).0 == new);
+                assert!(late >= least, "--attr-timeout {timeout}: seen after {late:?}");
+            }
+            drop(file);
+            outer.stop();
+        }
+    });
+}
+
+/// A shared mapping of the first bytes of a file.
+struct Mapped(*mut u8, usize);
+
+impl Mapped {
+    fn new(file: &File, len: usize) -> Self {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let writes = rustix::fs::fcntl_getfl(file).unwrap().contains(rustix::fs::OFlags::RDWR);
+        let rights = if writes { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a new mapping, at an address that nobody has.
+        let at = unsafe { mmap(std::ptr::null_mut(), len, rights, MapFlags::SHARED, file, 0) };
+        Self(at.unwrap().cast(), len)
+    }
+
+    fn byte(&self, at: usize) -> u8 {
+        assert!(at < self.1);
+        // SAFETY: it lies in the mapping, and the file has that page all the time.
+        unsafe { self.0.add(at).read_volatile() }
+    }
+
+    fn set(&self, at: usize, byte: u8) {
+        assert!(at < self.1);
+        // SAFETY: as above; the mapping was made to be written.
+        unsafe { self.0.add(at).write_volatile(byte) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: nobody has a reference into it.
+        let _ = unsafe { rustix::mm::munmap(self.0.cast(), self.1) };
+    }
 }
 
 #[test]

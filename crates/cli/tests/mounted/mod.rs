@@ -323,9 +323,10 @@ impl<'place> Mounted<'place> {
     fn wait_until_mounted(&mut self, before: Option<&String>) {
         let started = Instant::now();
         loop {
-            let line = mount_line(&self.point);
-            // Who was there before may be dead, and is replaced: the line of the new one may be the same.
+            // Who was there before may be dead, and is replaced: the line of the new one may be the same. Asked in this
+            // order, what answers is not the place without either.
             let answers = rustix::fs::statvfs(&self.point).is_ok();
+            let line = mount_line(&self.point);
             if line.is_some() && (line.as_ref() != before || answers) && fs::metadata(&self.point).is_ok() {
                 return;
             }

@@ -1,20 +1,21 @@
 //! FUSE: requests of the kernel, each one call of the tree.
 //!
-//! How long the kernel may believe what it is told: names and attributes of directories for [`BELIEF`], all else not at
-//! all. A regular file is looked at for each read that the kernel answers from its own pages, so a file that changes
-//! behind the mount is read as it is, and never with an old length.
+//! How long the kernel may believe what it is told: names and attributes of directories for [`BELIEF`], and attributes
+//! of a file that is watched, in the answer to a getattr, until it is told otherwise ([`crate::doubt`]) and no longer
+//! than that. All else as long as the user says; not at all unless he does. Then a regular file is looked at for each
+//! read that the kernel answers from its own pages, so a file that changes behind the mount is read as it is, and never
+//! with an old length.
 
 mod words;
 
-use crate::nodes::Node;
-use crate::tree::{Change, Found, Opened, Tree};
+use crate::tree::{Change, Found, Looked, Opened, Tree};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
-use rustix::fs::{FileType, OFlags, SeekFrom, Statx};
+use rustix::fs::{FileType, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use words::{attributes, caller, error};
 
-/// How long names and attributes of directories hold.
+/// How long names and attributes of directories hold, and those of files whose changes are told.
 pub const BELIEF: Duration = Duration::from_secs(1);
 /// Most bytes of a request: each thread has room for one.
 const MOST_BYTES: u32 = 128 << 10;
@@ -31,32 +32,33 @@ const AHEAD: u16 = 16;
 
 /// A tree, as a FUSE file system.
 #[derive(Debug)]
-pub struct Served(Arc<Tree>);
+pub struct Served {
+    tree: Arc<Tree>,
+    /// How long names and attributes hold whose changes nobody tells.
+    untold: Duration,
+}
 
 impl Served {
-    /// Serves this tree.
+    /// Serves this tree. `untold`: how long names and attributes hold whose changes nobody tells.
     #[must_use]
-    pub fn new(tree: Arc<Tree>) -> Self {
-        Self(tree)
+    pub fn new(tree: Arc<Tree>, untold: Duration) -> Self {
+        Self { tree, untold }
     }
-}
 
-/// How long attributes of such a file hold.
-fn belief(kind: FileType) -> Duration {
-    if kind == FileType::Directory { BELIEF } else { Duration::ZERO }
-}
-
-fn entry(reply: ReplyEntry, found: Result<Found, Errno>) {
-    match found {
-        Ok(Found { node, told }) => reply.entry(&belief(node.kind), &attributes(&node, &told), Generation(0)),
-        Err(errno) => reply.error(error(errno)),
+    /// How long attributes of such a file hold.
+    fn belief(&self, kind: FileType, is_watched: bool) -> Duration {
+        let is_told = is_watched || kind == FileType::Directory;
+        if is_told { BELIEF.max(self.untold) } else { self.untold }
     }
-}
 
-fn attribute(reply: ReplyAttr, told: Result<(Arc<Node>, Statx), Errno>) {
-    match told {
-        Ok((node, told)) => reply.attr(&belief(node.kind), &attributes(&node, &told)),
-        Err(errno) => reply.error(error(errno)),
+    fn entry(&self, reply: ReplyEntry, found: Result<Found, Errno>) {
+        match found {
+            Ok(Found { node, told }) => {
+                let belief = self.belief(node.kind, false);
+                reply.entry(&belief, &attributes(&node, &told), Generation(0));
+            }
+            Err(errno) => reply.error(error(errno)),
+        }
     }
 }
 
@@ -111,15 +113,20 @@ impl Filesystem for Served {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        entry(reply, self.0.lookup(parent.0, name));
+        self.entry(reply, self.tree.lookup(parent.0, name));
     }
 
     fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
-        self.0.forget(node.0, lookups);
+        self.tree.forget(node.0, lookups);
     }
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        attribute(reply, self.0.look(number.0));
+        match self.tree.look(number.0) {
+            Ok(Looked { node, told, is_watched }) => {
+                reply.attr(&self.belief(node.kind, is_watched), &attributes(&node, &told));
+            }
+            Err(errno) => reply.error(error(errno)),
+        }
     }
 
     fn setattr(
@@ -142,11 +149,15 @@ impl Filesystem for Served {
     ) {
         let (accessed, modified) = (accessed.map(words::when), modified.map(words::when));
         let change = Change { size, uid, gid, mode, accessed, modified };
-        attribute(reply, self.0.change(number.0, &change, handle.map(|handle| handle.0)));
+        match self.tree.change(number.0, &change, handle.map(|handle| handle.0)) {
+            // The kernel believes it whatever it was told meanwhile.
+            Ok((node, told)) => reply.attr(&self.belief(node.kind, false), &attributes(&node, &told)),
+            Err(errno) => reply.error(error(errno)),
+        }
     }
 
     fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
-        match self.0.read_link(number.0) {
+        match self.tree.read_link(number.0) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(error(errno)),
         }
@@ -163,7 +174,7 @@ impl Filesystem for Served {
         reply: ReplyEntry,
     ) {
         let made = crate::tree::Made { mode, dev: words::device_number(dev), mask };
-        entry(reply, self.0.make_node(parent.0, name, made, caller(request)));
+        self.entry(reply, self.tree.make_node(parent.0, name, made, caller(request)));
     }
 
     fn mkdir(
@@ -175,19 +186,19 @@ impl Filesystem for Served {
         mask: u32,
         reply: ReplyEntry,
     ) {
-        entry(reply, self.0.make_directory(parent.0, name, mode, mask, caller(request)));
+        self.entry(reply, self.tree.make_directory(parent.0, name, mode, mask, caller(request)));
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(reply, self.0.remove(parent.0, name, false));
+        empty(reply, self.tree.remove(parent.0, name, false));
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(reply, self.0.remove(parent.0, name, true));
+        empty(reply, self.tree.remove(parent.0, name, true));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        entry(reply, self.0.make_link(parent.0, name, target, caller(request)));
+        self.entry(reply, self.tree.make_link(parent.0, name, target, caller(request)));
     }
 
     fn rename(
@@ -201,15 +212,15 @@ impl Filesystem for Served {
         reply: ReplyEmpty,
     ) {
         let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
-        empty(reply, self.0.rename((parent.0, name), (new_parent.0, new_name), flags));
+        empty(reply, self.tree.rename((parent.0, name), (new_parent.0, new_name), flags));
     }
 
     fn link(&self, _: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        entry(reply, self.0.link(number.0, parent.0, name));
+        self.entry(reply, self.tree.link(number.0, parent.0, name));
     }
 
     fn open(&self, _: &Request, number: INodeNo, open: OpenFlags, reply: ReplyOpen) {
-        match self.0.open(number.0, flags(open.0)) {
+        match self.tree.open(number.0, flags(open.0)) {
             Ok(opened) => reply.opened(FileHandle(opened.handle), held(opened)),
             Err(errno) => reply.error(error(errno)),
         }
@@ -227,7 +238,7 @@ impl Filesystem for Served {
         reply: ReplyData,
     ) {
         let mut reply = Some(reply);
-        let answered = self.0.read(handle.0, offset, len as usize, |bytes| {
+        let answered = self.tree.read(handle.0, offset, len as usize, |bytes| {
             if let Some(reply) = reply.take() {
                 reply.data(bytes);
             }
@@ -249,14 +260,14 @@ impl Filesystem for Served {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.0.write(handle.0, offset, data) {
+        match self.tree.write(handle.0, offset, data) {
             Ok(written) => reply.written(length(written)),
             Err(errno) => reply.error(error(errno)),
         }
     }
 
     fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        empty(reply, self.0.flush(handle.0));
+        empty(reply, self.tree.flush(handle.0));
     }
 
     fn release(
@@ -269,16 +280,16 @@ impl Filesystem for Served {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.0.close(handle.0);
+        self.tree.close(handle.0);
         reply.ok();
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        empty(reply, self.0.sync(handle.0, data_only));
+        empty(reply, self.tree.sync(handle.0, data_only));
     }
 
     fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.0.open_directory(number.0) {
+        match self.tree.open_directory(number.0) {
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
             Err(errno) => reply.error(error(errno)),
         }
@@ -292,7 +303,7 @@ impl Filesystem for Served {
         from: u64,
         mut reply: ReplyDirectory,
     ) {
-        let listed = self.0.list(handle.0, from, |listed| {
+        let listed = self.tree.list(handle.0, from, |listed| {
             // The kernel's own number for what is above is as good as any.
             let shown = if listed.is_dot() { number } else { INodeNo(listed.number) };
             !reply.add(shown, listed.next, words::kind(listed.kind), &listed.name)
@@ -304,16 +315,16 @@ impl Filesystem for Served {
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        self.0.close_directory(handle.0);
+        self.tree.close_directory(handle.0);
         reply.ok();
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        empty(reply, self.0.sync_directory(handle.0));
+        empty(reply, self.tree.sync_directory(handle.0));
     }
 
     fn statfs(&self, _: &Request, number: INodeNo, reply: ReplyStatfs) {
-        match self.0.file_system(number.0) {
+        match self.tree.file_system(number.0) {
             Ok(it) => reply.statfs(
                 it.f_blocks,
                 it.f_bfree,
@@ -338,19 +349,19 @@ impl Filesystem for Served {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        empty(reply, self.0.set_xattr(number.0, name, value, flags.cast_unsigned()));
+        empty(reply, self.tree.set_xattr(number.0, name, value, flags.cast_unsigned()));
     }
 
     fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, most: u32, reply: ReplyXattr) {
-        value(reply, most, self.0.xattr(number.0, name));
+        value(reply, most, self.tree.xattr(number.0, name));
     }
 
     fn listxattr(&self, _: &Request, number: INodeNo, most: u32, reply: ReplyXattr) {
-        value(reply, most, self.0.xattr_names(number.0));
+        value(reply, most, self.tree.xattr_names(number.0));
     }
 
     fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(reply, self.0.remove_xattr(number.0, name));
+        empty(reply, self.tree.remove_xattr(number.0, name));
     }
 
     fn create(
@@ -363,10 +374,10 @@ impl Filesystem for Served {
         open: i32,
         reply: ReplyCreate,
     ) {
-        match self.0.create(parent.0, name, flags(open), (mode, mask), caller(request)) {
+        match self.tree.create(parent.0, name, flags(open), (mode, mask), caller(request)) {
             // One time is for the name and the attributes, so it is a regular file's.
             Ok((Found { node, told }, opened)) => reply.created(
-                &Duration::ZERO,
+                &self.untold,
                 &attributes(&node, &told),
                 Generation(0),
                 FileHandle(opened.handle),
@@ -386,7 +397,7 @@ impl Filesystem for Served {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        empty(reply, self.0.allocate(handle.0, mode.cast_unsigned(), offset, len));
+        empty(reply, self.tree.allocate(handle.0, mode.cast_unsigned(), offset, len));
     }
 
     fn lseek(
@@ -403,7 +414,7 @@ impl Filesystem for Served {
             (libc::SEEK_HOLE, Ok(offset)) => SeekFrom::Hole(offset),
             _ => return reply.error(error(Errno::INVAL)),
         };
-        match self.0.seek(handle.0, to) {
+        match self.tree.seek(handle.0, to) {
             Ok(offset) => reply.offset(offset.cast_signed()),
             Err(errno) => reply.error(error(errno)),
         }
@@ -424,7 +435,7 @@ impl Filesystem for Served {
     ) {
         // An answer has 32 bits.
         let len = usize::try_from(len.min(1 << 30)).unwrap_or(1 << 30);
-        match self.0.copy((from.0, offset), (to.0, into), len) {
+        match self.tree.copy((from.0, offset), (to.0, into), len) {
             Ok(copied) => reply.written(length(copied)),
             Err(errno) => reply.error(error(errno)),
         }

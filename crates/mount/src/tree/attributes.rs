@@ -24,6 +24,17 @@ pub enum When {
     At(i64, u32),
 }
 
+/// A node and everything that is told of it.
+#[derive(Debug)]
+pub struct Looked {
+    /// The node.
+    pub node: Arc<Node>,
+    /// What was told.
+    pub told: Statx,
+    /// Whoever changes it later is told of.
+    pub is_watched: bool,
+}
+
 /// What is to be changed of a file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Change {
@@ -46,10 +57,12 @@ impl Tree {
     ///
     /// # Errors
     /// What the source answers.
-    pub fn look(&self, number: u64) -> Result<(Arc<Node>, Statx), Errno> {
+    pub fn look(&self, number: u64) -> Result<Looked, Errno> {
         let node = self.node(number)?;
+        // Before the look: else a change in between would not be told.
+        let is_watched = node.is_watched();
         let told = node.at().and_then(look)?;
-        Ok((node, told))
+        Ok(Looked { node, told, is_watched })
     }
 
     /// Changes what is to be changed, in an order in which nothing undoes what was done before.

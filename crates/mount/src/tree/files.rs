@@ -9,7 +9,6 @@ use crate::nodes::Node;
 use crate::source::{expect_no_order, in_pieces};
 use crate::stamp::Stamp;
 use crate::sys;
-use crate::watch::Watched;
 use rustix::fs::{
     CWD, FallocateFlags, Mode, OFlags, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, openat, seek,
 };
@@ -99,12 +98,24 @@ impl Tree {
 
     fn opened(&self, node: Arc<Node>, source: OwnedFd, flags: OFlags) -> Result<Opened, Errno> {
         expect_no_order(source.as_fd());
+        self.watch(&node);
         let is_held = self.is_held(&node, Stamp::now(&source)?);
         let (passing, written) = (self.excluded.has(&node), AtomicBool::new(false));
         let writable = flags & OFlags::ACCMODE != OFlags::RDONLY;
         let appends = flags.contains(OFlags::APPEND);
         let handle = self.open.add(Open { node, source, writable, appends, passing, written });
         Ok(Opened { handle, is_held })
+    }
+
+    /// Watches a regular file from its first open on, where that is to be had.
+    fn watch(&self, node: &Node) {
+        let Some(used) = self.used(node) else { return };
+        used.watched.get_or_init(|| {
+            let at = node.at().ok()?;
+            let watched = self.cache.watch()?.begin(node.number, &at, &at.way())?;
+            self.cache.watched(&used.file, watched.told());
+            Some(watched)
+        });
     }
 
     /// The file is closed.
@@ -153,9 +164,7 @@ impl Tree {
         change: impl FnOnce() -> R,
     ) -> R {
         let Some(used) = self.used(node) else { return change() };
-        let begin = || self.cache.watch()?.begin(source);
-        let told = used.watched.get_or_init(begin).as_ref().map(Watched::told);
-        self.cache.change(&used.file, source, told, touched, change)
+        self.cache.change(&used.file, source, touched, change)
     }
 
     /// Writes bytes; gives how many were written.

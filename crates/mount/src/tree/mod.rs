@@ -10,7 +10,7 @@ mod listing;
 mod names;
 
 pub use crate::callers::Caller;
-pub use attributes::{Change, When};
+pub use attributes::{Change, Looked, When};
 pub use files::Opened;
 pub use listing::Listed;
 pub use names::Made;
