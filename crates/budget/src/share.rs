@@ -406,7 +406,7 @@ mod tests {
     }
 
     /// What a server says, and what is made of it.
-    fn told(text: &'static [u8], fds: Vec<File>) -> Result<Joined, JoinError> {
+    fn told(text: &'static [u8], fds: &[File]) -> Result<Joined, JoinError> {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("wrong");
         let listener = UnixListener::bind(&path).unwrap();
@@ -437,9 +437,9 @@ mod tests {
             (right, vec![file(), file(), file()]),
             (right, (0..8).map(|_| file()).collect()),
         ] {
-            assert!(matches!(told(text, fds), Err(JoinError::NotABudget)), "{text:?}");
+            assert!(matches!(told(text, &fds), Err(JoinError::NotABudget)), "{text:?}");
         }
-        assert!(matches!(told(b"ramfold budget 9.9\n", vec![]), Err(JoinError::Version(it)) if it == "9.9"));
+        assert!(matches!(told(b"ramfold budget 9.9\n", &[]), Err(JoinError::Version(it)) if it == "9.9"));
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("file");
         std::fs::write(&path, "text").unwrap();
