@@ -46,6 +46,7 @@ pub fn has_fixed_layout() -> bool {
     const ET_EXEC: u16 = 2;
     // SAFETY: asks only; the value is the kernel's for "no change".
     let personality = unsafe { libc::personality(0xffff_ffff) };
+    #[allow(clippy::cast_possible_truncation)] // an address
     // SAFETY: a lookup in what the kernel has given the process.
     let headers = unsafe { libc::getauxval(libc::AT_PHDR) } as usize;
     if personality & libc::ADDR_NO_RANDOMIZE == 0 || headers == 0 {
