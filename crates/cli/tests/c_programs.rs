@@ -201,6 +201,21 @@ fn dropped_user() {
     }
 }
 
+/// A server's worker that gives up root when it has threads, and grows then: Apache's.
+#[test]
+fn dropped_user_of_a_server() {
+    if !need::root() || !Path::new("/dev/userfaultfd").exists() {
+        return;
+    }
+    for mode in MODES {
+        in_32_mib("dropped_user", &["server"], &["--evict-mode", mode], |ramfold, limited| {
+            assert!(limited.status.success(), "{mode}: {} {}", limited.status, limited.stderr);
+            assert_eq!(limited.stderr, "", "{mode}");
+            within_limit("dropped_user", ramfold, limited);
+        });
+    }
+}
+
 #[test]
 fn sparse_swap() {
     for mode in MODES {

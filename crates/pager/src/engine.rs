@@ -96,6 +96,8 @@ pub(crate) struct Parts {
     pub(crate) trace: Option<Trace>,
     pub(crate) usage: Usage,
     pub(crate) dump: Dump,
+    /// What userfaultfds can be had from.
+    pub(crate) device: Option<Kept>,
     /// Descriptors of the run's files.
     pub(crate) files: Vec<(RawFd, Identity)>,
 }
@@ -103,7 +105,7 @@ pub(crate) struct Parts {
 impl Engine {
     /// Everything but the threads.
     pub(crate) fn new(parts: Parts, host: &'static dyn Host) -> Result<Self, SetupError> {
-        let uffd = Uffd::open(host)?;
+        let uffd = Uffd::open(host, parts.device)?;
         let moves = match parts.mode {
             Mode::Auto => uffd.can_move(),
             Mode::Move if !uffd.can_move() => return Err(SetupError::NoMove),

@@ -11,9 +11,9 @@ use crate::pages::Pages;
 use crate::reservation::Reservation;
 use crate::space::Space;
 use crate::trace::Trace;
-use crate::{activate, phase::Phase, sys, workers};
+use crate::{activate, phase::Phase, sys, uffd, workers};
 use ramfold_budget::extents;
-use ramfold_budget::fds::{Identity, Room};
+use ramfold_budget::fds::{Identity, Kept, Room};
 use ramfold_budget::process;
 use ramfold_budget::segment::{Gauge, Segment, SlotId};
 use ramfold_budget::usage::{Account, Usage};
@@ -34,6 +34,8 @@ pub struct Pager {
     space: Arc<Mutex<Space>>,
     pub(crate) engine: OnceLock<Arc<Engine>>,
     config: Mutex<Option<Config>>,
+    /// Until management begins.
+    device: Mutex<Option<Kept>>,
     segment: Arc<Segment>,
     /// Writable bytes beyond which management is due.
     threshold: usize,
@@ -62,6 +64,7 @@ impl Pager {
             phase: Phase::default(),
             newcomer: Newcomer::default(),
             config: Mutex::new(Some(config)),
+            device: Mutex::new(uffd::keep_device(host)),
             child: Mutex::new(None),
         })
     }
@@ -200,6 +203,7 @@ impl Pager {
             gate: Arc::clone(&self.gate),
             trace: config.trace.map(|file| Trace::new(file, &account)),
             dump,
+            device: self.device.lock().unwrap_or_else(PoisonError::into_inner).take(),
             usage: Usage::new(account, config.whole_process, self.host)?,
             files,
         };

@@ -167,11 +167,13 @@ pub fn kernel_can_move() -> Result<bool, UffdError> {
 }
 
 impl Uffd {
-    /// Opens a userfaultfd that also serves faults of system calls, and the device for those of forked children.
-    pub(crate) fn open(host: &'static dyn Host) -> Result<Self, UffdError> {
-        let (fd, can_move) = with_features(open_fd)?;
+    /// Opens a userfaultfd that also serves faults of system calls, where need be from the device, which stays for
+    /// those of forked children.
+    pub(crate) fn open(host: &'static dyn Host, device: Option<Kept>) -> Result<Self, UffdError> {
+        let device = device.filter(Kept::is_open);
+        let from_device = |error| device.as_ref().map_or(Err(error), |device| new_from(device.as_fd()));
+        let (fd, can_move) = with_features(|| open_fd().or_else(from_device))?;
         let (tells_changes, reader) = (sys::can_discard_unseen(), AtomicU32::new(0));
-        let device = open_device().ok().map(|device| Kept::new(device, host)).transpose()?;
         Ok(Self { fd: Kept::new(fd, host)?, can_move, tells_changes, reader, device })
     }
 
@@ -445,6 +447,12 @@ fn with_features(open_fd: impl Fn() -> Result<OwnedFd, UffdError>) -> Result<(Ow
         }
     }
     Err(Errno::INVAL.into())
+}
+
+/// The device, which asks for no permission once it is open: a process may give up the user that may open it before
+/// it needs a userfaultfd. None where this user may not, or there is none.
+pub(crate) fn keep_device(host: &'static dyn Host) -> Option<Kept> {
+    Kept::new(open_device().ok()?, host).ok()
 }
 
 /// /dev/userfaultfd (6.1): permission by file mode.
