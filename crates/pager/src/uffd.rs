@@ -506,7 +506,7 @@ mod tests {
 
     #[test]
     fn what_is_moved_is_told_also_when_it_changes_meanwhile() {
-        let uffd = match Uffd::open(&crate::region::Threads) {
+        let uffd = match Uffd::open(&crate::region::Threads, None) {
             Ok(uffd) if uffd.can_move() => uffd,
             other => return eprintln!("skipped: needs UFFDIO_MOVE ({other:?})"),
         };
