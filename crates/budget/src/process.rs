@@ -75,9 +75,14 @@ pub fn innermost(pid: u32) -> Option<u32> {
 /// Bytes that programs could still get from the system, by its own estimate.
 #[must_use]
 pub fn available() -> Option<u64> {
-    let told = fs::read_to_string("/proc/meminfo").ok()?;
-    let size = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    size.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
+    size_in(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
+}
+
+/// Bytes behind the name that a line begins with, as /proc tells sizes: `NAME 12 kB`.
+#[must_use]
+pub fn size_in(text: &str, name: &str) -> Option<u64> {
+    let size = text.lines().find_map(|line| line.strip_prefix(name))?;
+    size.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
 /// What a process found under this name in its environment when it began.

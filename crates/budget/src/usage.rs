@@ -13,7 +13,7 @@
 
 use crate::Host;
 use crate::fds::{Kept, Proc};
-use crate::process::parse_anonymous;
+use crate::process::{parse_anonymous, size_in};
 use crate::segment::{Gauge, Segment, SlotId};
 use crate::time::{now_ns, thread_ns};
 use ramfold::PAGE_SIZE as PAGE;
@@ -297,8 +297,7 @@ impl Usage {
 fn private_bytes(proc: &Proc) -> Option<u64> {
     let mut text = String::new();
     File::from(proc.open("thread-self/smaps_rollup").ok()?).read_to_string(&mut text).ok()?;
-    let size = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:"))?;
-    size.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
+    size_in(&text, "Private_Dirty:")
 }
 
 /// Bytes kept free below the limit, so that a fault finds room without waiting for an eviction.

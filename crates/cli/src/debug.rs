@@ -2,18 +2,17 @@
 //!
 //! The kernel does not wait for a page that is away when somebody else reads it by /proc/PID/mem or ptrace. So the
 //! process is asked, by a beat in the run's segment, to bring back what is away and to keep it; when the beat ends,
-//! because the command has ended or because it was killed, the process is held within the limit as before.
+//! because the command has ended or because it was killed, the limit holds for the process again.
 
 use crate::failure::{Failure, say};
 use crate::find::{self, Run};
-use crate::run::exit_status;
+use crate::run::{exit_status, not_started};
 use ramfold::PAGE_SIZE;
 use ramfold_budget::process;
 use ramfold_budget::segment::{Gauge, Segment, SlotId};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,14 +91,10 @@ impl Signals {
 }
 
 fn start(words: &[OsString]) -> Result<Child, Failure> {
-    Command::new(&words[0]).args(&words[1..]).spawn().map_err(|error| {
-        let message = format!("debug: {}: {error}", words[0].display());
-        if error.kind() == ErrorKind::NotFound {
-            Failure::not_found(message)
-        } else {
-            Failure::cannot_execute(message)
-        }
-    })
+    Command::new(&words[0])
+        .args(&words[1..])
+        .spawn()
+        .map_err(|error| not_started(format!("debug: {}: {error}", words[0].display()), &error))
 }
 
 /// A process that is asked to hold its memory.

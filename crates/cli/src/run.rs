@@ -20,7 +20,7 @@ pub mod stats;
 mod swap;
 mod unmanaged;
 
-pub use child::exit_status;
+pub use child::{exit_status, not_started};
 pub use options::{MIN_LIMIT, Options};
 
 use crate::failure::{Failure, say};

@@ -9,6 +9,7 @@
 //! Price: two small files read four times a second. Guarantee: under pressure the limit falls by an eighth with each
 //! look, to an eighth of what was given; once that has been over for [`CALM`], it grows back by a 64th with each.
 
+use ramfold_budget::process::size_in;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -51,8 +52,7 @@ impl Place {
         match self {
             Self::Machine(pressure, memory) => {
                 let memory = fs::read_to_string(memory).ok()?;
-                let kib = |name| number(&memory, name)?.checked_mul(1 << 10);
-                let (available, all) = (kib("MemAvailable:")?, kib("MemTotal:")?);
+                let (available, all) = (size_in(&memory, "MemAvailable:")?, size_in(&memory, "MemTotal:")?);
                 Some(Seen { stalled: stalled(&fs::read_to_string(pressure).ok()?)?, available, all })
             }
             Self::Group(group) => {

@@ -6,8 +6,8 @@
 //! tells when all is there. Meanwhile nothing leaves: what an evictor would give up stays, and counts no more.
 //!
 //! Price: the process counts with what it had when the hold began, less what it had to give since, whatever it has;
-//! the system must have room for the rest. Guarantee: the limit holds again, by ordinary eviction, within
-//! [`PATIENCE`] turns of the keeper after the last beat. What the program itself may not read (PROT_NONE) stays away.
+//! the system must have room for the rest. Guarantee: the limit holds again, by ordinary eviction, within [`PATIENCE`]
+//! of the last beat, or with the next turn of the keeper. What the program itself may not read (PROT_NONE) stays away.
 
 use crate::engine::Engine;
 use crate::pages::{BLOCK_PAGES, State};
@@ -16,35 +16,33 @@ use crate::sys::{self, PAGE};
 use ramfold_budget::door::{Door as _, Given};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-/// Turns of the keeper without a beat after which a hold is over. While a debugger has stopped the process there are no
-/// turns.
-const PATIENCE: u32 = 250;
+/// How long there is no beat before a hold is over. While a debugger has stopped the process nobody looks; the next
+/// turn sees at once whether the beat went on.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Most that is asked for at once, in bytes.
 const PIECE: usize = 1 << 20;
 
 /// What the keeper knows of the beat.
 pub(crate) struct Beat {
     last: u32,
-    silent: u32,
+    heard: Instant,
 }
 
 impl Beat {
     pub(crate) fn new(engine: &Engine) -> Self {
-        Self { last: engine.member.segment().hold_beat(engine.member.slot()), silent: 0 }
+        Self { last: engine.member.segment().hold_beat(engine.member.slot()), heard: Instant::now() }
     }
 
     /// A turn of the keeper, outside of the gate.
     pub(crate) fn turn(&mut self, engine: &Engine) {
         let beat = engine.member.segment().hold_beat(engine.member.slot());
         if beat != self.last {
-            (self.last, self.silent) = (beat, 0);
+            (self.last, self.heard) = (beat, Instant::now());
             engine.begin_hold();
-        } else if engine.is_held() {
-            self.silent += 1;
-            if self.silent > PATIENCE {
-                engine.end_hold();
-            }
+        } else if engine.is_held() && self.heard.elapsed() > PATIENCE {
+            engine.end_hold();
         }
     }
 }
@@ -61,15 +59,14 @@ impl Engine {
             self.member.count_no_more(self.resident());
         }
         // An evictor that had begun may add to it: the next beat looks again.
-        let mut complete = true;
-        for run in self.away() {
+        let away = self.away();
+        for run in &away {
             for piece in run.clone().step_by(PIECE) {
                 // What was unmapped meanwhile is none of anybody's.
                 let _ = sys::populate_read(piece, PIECE.min(run.end - piece));
             }
-            complete = false;
         }
-        let complete = complete || self.away().is_empty();
+        let complete = away.is_empty() || self.away().is_empty();
         self.member.segment().set_held(self.member.slot(), complete);
     }
 

@@ -65,7 +65,8 @@ mod libcs {
     function!(fn sbrk(isize) -> *mut c_void);
 }
 
-/// Whether the break follows the program's image.
+/// Whether the break follows the program's image, as it was at the first call: a program may switch randomization off
+/// and go on with the break that it has.
 fn follows_image() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;

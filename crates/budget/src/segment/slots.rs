@@ -152,7 +152,7 @@ impl Segment {
     }
 
     /// Looks after the segment from now on, as long as it is mapped, if nobody does any more; false if somebody does.
-    /// What was found of processes without a slot counts no longer: nobody would ever see it go.
+    /// The sum of processes without a slot is 0 from then on: nobody would see them go.
     #[must_use]
     pub fn take_over(&self) -> bool {
         let is_taken = self.file.as_ref().is_some_and(|file| lock(&file.fd, KEEPER, libc::F_WRLCK).is_ok());

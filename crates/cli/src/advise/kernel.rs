@@ -2,6 +2,7 @@
 //!
 //! The kernel's compressors are measured by ramfold's of the same bitstream, at the level that the kernel uses.
 
+use ramfold_budget::process::size_in;
 use std::fs;
 
 /// A compressor of the kernel, and what it is called with its level in ramfold.
@@ -78,8 +79,7 @@ fn disk_swap(swaps: &str) -> bool {
 
 /// `MemTotal` in bytes.
 fn total(meminfo: &str) -> u64 {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()).unwrap_or(0) << 10
+    size_in(meminfo, "MemTotal:").unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -79,14 +79,9 @@ impl Child {
         };
         // SAFETY: `restore` makes system calls only.
         unsafe { program.pre_exec(restore) };
-        let child = program.spawn().map_err(|error| {
-            let message = format!("{}: {error}", command[0].display());
-            match error.kind() {
-                io::ErrorKind::NotFound => Failure::not_found(message),
-                _ if is_shortage(&error) => Failure::failed(message),
-                _ => Failure::cannot_execute(message),
-            }
-        })?;
+        let child = program
+            .spawn()
+            .map_err(|error| not_started(format!("{}: {error}", command[0].display()), &error))?;
         Ok(Self { pid: child.id().cast_signed(), waited })
     }
 
@@ -145,6 +140,15 @@ impl Child {
 
 fn is_job_control(signal: i32) -> bool {
     matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)
+}
+
+/// A program could not be started, for this reason.
+pub fn not_started(message: String, error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::NotFound => Failure::not_found(message),
+        _ if is_shortage(error) => Failure::failed(message),
+        _ => Failure::cannot_execute(message),
+    }
 }
 
 /// No fault of the program's: it could not be forked.
