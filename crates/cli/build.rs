@@ -105,8 +105,20 @@ fn build_start(sources: &Path) {
     compile.arg(&library);
     compile.args(
         [
-            "start", "heap", "calls", "exec", "fork", "limits", "direct", "symbols", "others", "next",
-            "owner", "command",
+            "start",
+            "heap",
+            "calls",
+            "exec",
+            "fork",
+            "limits",
+            "direct",
+            "symbols",
+            "others",
+            "next",
+            "owner",
+            "command",
+            "carry",
+            "descriptors",
         ]
         .map(|file| sources.join(file).with_extension("c")),
     );

@@ -4,7 +4,7 @@
 const FILES: [&str; 3] = ["src/tls.c", "src/clone.c", "src/streams.c"];
 
 fn main() {
-    for file in FILES.into_iter().chain(["src/thread.h", "start/call.h", "start/guest.h"]) {
+    for file in FILES.into_iter().chain(["src/thread.h", "start/call.h", "start/guest.h", "start/filter.h"]) {
         println!("cargo:rerun-if-changed={file}");
     }
     cc::Build::new()

@@ -145,7 +145,7 @@ impl std::fmt::Debug for Kept {
     }
 }
 
-/// The /proc of when management began: found also after a chroot, and in another mount namespace.
+/// The /proc of when it was opened: found also after a chroot, and in another mount namespace.
 #[derive(Debug)]
 pub struct Proc(pub Kept);
 
@@ -159,9 +159,14 @@ impl Proc {
         Kept::new(rustix::fs::open("/proc", flags, Mode::empty())?, host).map(Self)
     }
 
-    /// Opens a file of it.
+    /// Opens a file of it, to be read.
     pub fn open(&self, path: &str) -> Result<OwnedFd, Errno> {
-        let open = || rustix::fs::openat(&self.0, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        self.open_as(path, OFlags::RDONLY)
+    }
+
+    /// Opens a file of it.
+    pub fn open_as(&self, path: &str, how: OFlags) -> Result<OwnedFd, Errno> {
+        let open = || rustix::fs::openat(&self.0, path, how | OFlags::CLOEXEC, Mode::empty());
         match open() {
             // A process that has changed its user is not dumpable, and such files are root's then.
             Err(Errno::ACCESS) => {

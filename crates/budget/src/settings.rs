@@ -46,6 +46,8 @@ pub struct Settings {
     pub swap: Option<String>,
     /// Where the trace is.
     pub trace: Option<String>,
+    /// Where a device of userfaultfds is, if it need not be the system's: the first library writes it.
+    pub device: Option<String>,
 }
 
 /// Why a text is no settings.
@@ -74,13 +76,16 @@ impl Settings {
             segment: None,
             swap: None,
             trace: None,
+            device: None,
         }
     }
 
     /// What a process found in its environment when it began; `None` where nothing is to be read, or it is in no run.
     #[must_use]
     pub fn of_process(pid: u32) -> Option<Self> {
-        Self::parse(&process::variable(pid, VARIABLE)?).ok()
+        // What it has under a number of its own is there for others too.
+        let text = process::variable(pid, VARIABLE)?.replace("=/proc/self/", &format!("=/proc/{pid}/"));
+        Self::parse(&text).ok()
     }
 
     /// Reads the text of the variable.
@@ -113,6 +118,7 @@ impl Settings {
             "shm" => self.segment = path(),
             "swap" => self.swap = path(),
             "trace" => self.trace = path(),
+            "device" => self.device = path(),
             "compressor" => value.clone_into(&mut self.store.compressor),
             "recomp_algorithm" => self.store.recomp_algorithm = path().filter(|name| name != "none"),
             "zpool" => value.clone_into(&mut self.store.zpool),
@@ -167,6 +173,7 @@ impl fmt::Display for Settings {
             ("shm", &self.segment),
             ("swap", &self.swap),
             ("trace", &self.trace),
+            ("device", &self.device),
         ];
         for (key, path) in paths {
             if let Some(path) = path {
@@ -190,10 +197,10 @@ mod tests {
         let mode = prop_oneof![Just(Mode::Auto), Just(Mode::Move), Just(Mode::WriteProtect)];
         let numbers = (any::<[u64; 2]>(), any::<[u8; 3]>(), any::<[bool; 2]>(), mode);
         let names = ("[a-z0-9:-]{1,9}", "[a-z]{1,9}", prop::option::of("[a-m0-9:-]{1,9}"));
-        let paths = (a_path(), a_path(), a_path(), a_path(), a_path());
+        let paths = (a_path(), a_path(), a_path(), a_path(), a_path(), a_path());
         (numbers, names, paths).prop_map(|(numbers, names, paths)| {
             let ([limit, swap_size], [max_pool_percent, accept, ratio], [same, duplicates], mode) = numbers;
-            let (start, library, segment, swap, trace) = paths;
+            let (start, library, segment, swap, trace, device) = paths;
             let store = ramfold::Config {
                 compressor: names.0,
                 zpool: names.1,
@@ -204,7 +211,8 @@ mod tests {
                 duplicate_pages_enabled: duplicates,
                 ..ramfold::Config::default()
             };
-            Settings { limit, swap_size, max_pool_percent, mode, store, start, library, segment, swap, trace }
+            let numbers = Settings { swap_size, max_pool_percent, mode, store, ..Settings::new(limit) };
+            Settings { start, library, segment, swap, trace, device, ..numbers }
         })
     }
 

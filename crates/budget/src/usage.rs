@@ -47,7 +47,7 @@ pub struct Usage {
     /// Where it is entered.
     pub account: Arc<Account>,
     /// The process's /proc.
-    pub proc: Proc,
+    pub proc: Arc<Proc>,
     statm: Kept,
     /// Bytes that were read from it last.
     seen: AtomicU64,
@@ -84,7 +84,19 @@ impl Usage {
     /// # Errors
     /// What the system answers.
     pub fn new(account: Arc<Account>, whole_process: bool, host: &'static dyn Host) -> Result<Self, Errno> {
-        let proc = Proc::new(host)?;
+        Self::seen_through(Arc::new(Proc::new(host)?), account, whole_process, host)
+    }
+
+    /// The same with a /proc that was opened before.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub fn seen_through(
+        proc: Arc<Proc>,
+        account: Arc<Account>,
+        whole_process: bool,
+        host: &'static dyn Host,
+    ) -> Result<Self, Errno> {
         let statm = Kept::new(proc.open("self/statm")?, host)?;
         Ok(Self {
             account,

@@ -5,7 +5,7 @@ mod common;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::{Finished, Program, Ramfold, compiled, need, run, within_limit};
 
@@ -26,6 +26,7 @@ properties!(
     altstack,
     atfork_early,
     brk,
+    carried,
     closed_past_libc,
     coroutines,
     descriptors,
@@ -35,6 +36,7 @@ properties!(
     fork_advice,
     early_death,
     executable,
+    filter,
     fork_chain,
     fork_content,
     guests,
@@ -124,17 +126,28 @@ fn under_limit(name: &str, arguments: &[&str]) {
 
 /// Where there is nothing to compare with: runs a program under 32 MiB, with these options of `ramfold run`.
 fn in_32_mib(name: &str, arguments: &[&str], options: &[&str], check: impl FnOnce(&Ramfold, &Finished)) {
+    in_limit(32 * MIB, name, arguments, options, check);
+}
+
+/// The same under a limit in bytes.
+fn in_limit(
+    limit: u64,
+    name: &str,
+    arguments: &[&str],
+    options: &[&str],
+    check: impl FnOnce(&Ramfold, &Finished),
+) {
     if !(need::userfaultfd() && need::programs(&["cc"])) {
         return;
     }
     let scratch = common::scratch();
     let program = program(name, scratch.path(), arguments);
-    let ramfold = Ramfold::new(32 * MIB, options);
+    let ramfold = Ramfold::new(limit, options);
     check(&ramfold, &run(&program, Some(&ramfold), &scratch.path().join("limited")));
 }
 
 /// A process that shares another's memory is counted twice from outside.
-const COUNTED_TWICE: [&str; 2] = ["guests", "syscalls_evicted"];
+const COUNTED_TWICE: [&str; 3] = ["filter", "guests", "syscalls_evicted"];
 
 fn property(name: &str) {
     property_with(name, &[], |_| ());
@@ -214,6 +227,53 @@ fn dropped_user_of_a_server() {
             within_limit("dropped_user", ramfold, limited);
         });
     }
+}
+
+/// Who is small when it changes its root is held afterwards, where there is no /proc; who has it changed by a child
+/// that shares it goes on, and says that it is not held.
+#[test]
+fn new_root() {
+    if !need::root() {
+        return;
+    }
+    for mode in MODES {
+        let options = ["--evict-mode", mode];
+        in_limit(256 * MIB, "new_root", &["300"], &options, |ramfold, limited| {
+            assert!(limited.status.success(), "{mode}: {} {}", limited.status, limited.stderr);
+            assert_eq!(limited.stderr, "", "{mode}");
+            within_limit("new_root", ramfold, limited);
+        });
+        in_limit(256 * MIB, "new_root", &["40", "shared"], &options, |_, limited| {
+            assert!(limited.status.success(), "{mode}: {} {}", limited.status, limited.stderr);
+            let told = "ramfold: this process is not held under the limit any more: there is no /proc";
+            assert!(limited.stderr.lines().all(|line| line.starts_with(told)), "{mode}: {}", limited.stderr);
+            assert!(!limited.stderr.is_empty(), "{mode}");
+        });
+    }
+}
+
+/// Nobody would bring the pages of a process whose keeper was killed: it ends too, at once.
+#[test]
+fn who_kills_the_keeper_kills_its_program() {
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = common::scratch();
+    let program = program("filter", scratch.path(), &["4000"]);
+    let mut run = program.command(Some(&Ramfold::new(64 * MIB, &[]))).spawn().unwrap();
+    let started = run.id();
+    let mut only_child = |pid| loop {
+        if let Some(child) = common::memory::children(pid).first() {
+            break *child;
+        }
+        assert!(run.try_wait().unwrap().is_none(), "it has ended before it had a keeper");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let child = only_child(started);
+    let keeper = only_child(child);
+    // SAFETY: the process is the test's.
+    assert_eq!(unsafe { libc::kill(keeper.cast_signed(), libc::SIGKILL) }, 0);
+    assert_eq!(run.wait().unwrap().code(), Some(128 + libc::SIGKILL));
 }
 
 #[test]

@@ -86,6 +86,8 @@ pub struct Config {
     pub swap: Option<File>,
     /// Where to record what the program does to its pages, open for appending.
     pub trace: Option<File>,
+    /// A device of userfaultfds, for a process that may find none where it is.
+    pub device: Option<File>,
     /// How pages leave.
     pub mode: Mode,
     /// Writable bytes up to which nothing is managed.
@@ -105,6 +107,9 @@ pub enum SetupError {
          or give access to /dev/userfaultfd)"
     )]
     NotPermitted,
+    /// there is no /proc where the process is
+    #[error("there is no /proc where the process is")]
+    NoProc,
     /// this kernel has no userfaultfd that serves system calls
     #[error("this kernel has no userfaultfd with write-protection: {0} (5.7 is needed)")]
     Unsupported(Errno),

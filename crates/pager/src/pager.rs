@@ -13,7 +13,7 @@ use crate::space::Space;
 use crate::trace::Trace;
 use crate::{activate, phase::Phase, sys, uffd, workers};
 use ramfold_budget::extents;
-use ramfold_budget::fds::{Identity, Kept, Room};
+use ramfold_budget::fds::{Identity, Kept, Proc, Room};
 use ramfold_budget::process;
 use ramfold_budget::segment::{Gauge, Segment, SlotId};
 use ramfold_budget::usage::{Account, Usage};
@@ -36,6 +36,8 @@ pub struct Pager {
     config: Mutex<Option<Config>>,
     /// Until management begins.
     device: Mutex<Option<Kept>>,
+    /// The /proc from before the program changed its root.
+    proc: OnceLock<Arc<Proc>>,
     segment: Arc<Segment>,
     /// Writable bytes beyond which management is due.
     threshold: usize,
@@ -51,8 +53,9 @@ impl Pager {
     ///
     /// # Errors
     /// [`SetupError::System`] if not even a small address range is to be had.
-    pub fn new(config: Config, host: &'static dyn Host) -> Result<Self, SetupError> {
+    pub fn new(mut config: Config, host: &'static dyn Host) -> Result<Self, SetupError> {
         let reserved = Arc::new(Reservation::new(config.range)?);
+        let device = config.device.take();
         Ok(Self {
             host,
             gate: Arc::default(),
@@ -64,7 +67,8 @@ impl Pager {
             phase: Phase::default(),
             newcomer: Newcomer::default(),
             config: Mutex::new(Some(config)),
-            device: Mutex::new(uffd::keep_device(host)),
+            device: Mutex::new(uffd::keep_device(host, device)),
+            proc: OnceLock::new(),
             child: Mutex::new(None),
         })
     }
@@ -167,21 +171,42 @@ impl Pager {
     /// holds none that a thread with those could wait for, an allocator's least of all.
     ///
     /// # Errors
-    /// [`SetupError`]: from now on nothing holds the program's memory, so it has to end.
+    /// [`SetupError`]: from now on nothing holds the program's memory, so it has to end. After
+    /// [`SetupError::NoProc`] it may go on: its memory is the kernel's, for good.
     pub fn begin(&self) -> Result<(), SetupError> {
-        if self.phase.begin() {
-            self.activate()?;
+        if !self.phase.begin() {
+            return Ok(());
+        }
+        let begun = self.proc().and_then(|proc| self.activate(proc));
+        if matches!(begun, Ok(()) | Err(SetupError::NoProc)) {
             self.phase.finish();
         }
-        Ok(())
+        begun
     }
 
-    fn activate(&self) -> Result<(), SetupError> {
+    /// To be called before the program changes its root: where there is no /proc, management does not begin.
+    pub fn keep_proc(&self) {
+        if self.engine.get().is_none()
+            && self.proc.get().is_none()
+            && let Ok(proc) = Proc::new(self.host)
+        {
+            let _ = self.proc.set(Arc::new(proc));
+        }
+    }
+
+    fn proc(&self) -> Result<Arc<Proc>, SetupError> {
+        let kept = self.proc.get().filter(|proc| proc.0.is_open()).cloned();
+        let proc = kept.map_or_else(|| Proc::new(self.host).map(Arc::new), Ok);
+        proc.ok().filter(|proc| proc.open("thread-self/statm").is_ok()).ok_or(SetupError::NoProc)
+    }
+
+    fn activate(&self, proc: Arc<Proc>) -> Result<(), SetupError> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut config = config.expect("management begins once");
         config.store.shrink_inline = false;
         let range = self.range();
         let _room = Room::make_if_full();
+        config.segment.find_in(&proc);
         let slot = config.segment.attach(&|_| {})?;
         let account = Arc::new(Account::new(config.segment, slot));
         let mut files = Vec::new();
@@ -204,7 +229,7 @@ impl Pager {
             trace: config.trace.map(|file| Trace::new(file, &account)),
             dump,
             device: self.device.lock().unwrap_or_else(PoisonError::into_inner).take(),
-            usage: Usage::new(account, config.whole_process, self.host)?,
+            usage: Usage::seen_through(proc, account, config.whole_process, self.host)?,
             files,
         };
         let engine = Arc::new(Engine::new(parts, self.host)?);

@@ -109,6 +109,7 @@ impl Region {
             threshold: 0,
             range: len.max(1),
             trace: None,
+            device: None,
             whole_process: false,
         };
         let pager = Pager::new(config, &Threads)?;

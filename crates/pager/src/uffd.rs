@@ -10,6 +10,7 @@ use crate::face::{Host, UffdError};
 use crate::sys::{self, PAGE};
 use ramfold_budget::fds::Kept;
 use rustix::io::Errno;
+use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -450,9 +451,9 @@ fn with_features(open_fd: impl Fn() -> Result<OwnedFd, UffdError>) -> Result<(Ow
 }
 
 /// The device, which asks for no permission once it is open: a process may give up the user that may open it before
-/// it needs a userfaultfd. None where this user may not, or there is none.
-pub(crate) fn keep_device(host: &'static dyn Host) -> Option<Kept> {
-    Kept::new(open_device().ok()?, host).ok()
+/// it needs a userfaultfd. The one `given` where this user may not open it, or there is none.
+pub(crate) fn keep_device(host: &'static dyn Host, given: Option<File>) -> Option<Kept> {
+    Kept::new(open_device().ok().or(given.map(OwnedFd::from))?, host).ok()
 }
 
 /// /dev/userfaultfd (6.1): permission by file mode.

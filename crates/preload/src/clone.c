@@ -1,16 +1,18 @@
-/* Copies of the process that are made without fork(): clone() without CLONE_VM, and the same by syscall(), which also leads to
- * what this library has in the place of other system calls.
+/* Functions that vary in their arguments: clone() without CLONE_VM, which copies the process as fork() does; syscall(), which may do
+ * the same, and leads to what this library has in the place of other system calls; prctl().
  *
  * A child has a pager of its own only if fork.rs knows of the copy; else what is away would read as zeros there. What
  * shares the parent's memory for good is the affair of guests.rs; for a time (vfork) it is passed on as it is. An exec is the
- * first library's (start/exec.c). Not seen, as by any library: a system call made by the program's own instructions. In C, since these functions vary in their arguments. */
+ * first library's (start/exec.c). Not seen, as by any library: a system call made by the program's own instructions. */
 
 #define _GNU_SOURCE
 #include "../start/call.h"
+#include "../start/filter.h"
 #include "../start/guest.h"
 
 #include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -44,11 +46,18 @@ struct guest *ramfold_expect_guest(int (*function)(void *), void *argument);
 void ramfold_begin_copy(const uintptr_t *touched, size_t count);
 void ramfold_end_copy(int in_child);
 
+/* filters.rs: before a filter of system calls; and whether this thread is inside mimalloc. */
+void ramfold_before_filter(void);
+int ramfold_is_in_heap(void);
+
 /* Not in the headers of every libc that this is built with. */
 int ramfold_close_range(unsigned first, unsigned last, int flags) __asm__("close_range");
 int ramfold_execveat(int directory, const char *path, char *const *argv, char *const *envp, int flags) __asm__("execveat");
 
 static int (*real_clone)(int (*)(void *), void *, int, void *, ...);
+
+/* start/carry.c: before another namespace is entered. */
+void ramfold_carry(unsigned long flags);
 
 /* start/others.c */
 void *ramfold_behind(const char *name);
@@ -75,7 +84,11 @@ static int start_guest(void *place) {
     return function(argument);
 }
 
-int ramfold_clone_keeper(int (*function)(void *), void *stack) { return real_clone(function, stack, CLONE_VM, NULL); }
+/* If it is killed while its creator lives, the kernel kills that too: nobody would bring its pages. (Whoever has called exec, or
+ * has ended, gets no such signal.) */
+int ramfold_clone_keeper(int (*function)(void *), void *stack) {
+    return real_clone(function, stack, CLONE_VM | SIGKILL, NULL);
+}
 
 int ramfold_clone(int (*function)(void *), void *stack, int flags, void *argument, ...) {
     va_list list;
@@ -83,6 +96,7 @@ int ramfold_clone(int (*function)(void *), void *stack, int flags, void *argumen
     void *parent_tid = va_arg(list, void *), *tls = va_arg(list, void *), *child_tid = va_arg(list, void *);
     va_end(list);
     if (!real_clone) ramfold_find_clone();
+    ramfold_carry((unsigned)flags);
     if (makes_guest(flags) && function && stack) {
         struct guest *guest = ramfold_expect_guest(function, argument);
         if (!guest) {
@@ -130,6 +144,7 @@ static long copy_process(long number, const long a[6], const uintptr_t *touched,
 
 static long call_clone(const long a[6]) {
     unsigned long flags = (unsigned long)a[0];
+    ramfold_carry(flags);
     if (flags & CLONE_VM || a[1]) return call(SYS_clone, a);
 #if defined(__x86_64__)
     uintptr_t touched[] = {(uintptr_t)a[2], (uintptr_t)a[3]};
@@ -144,6 +159,7 @@ static long call_clone3(const long a[6]) {
     size_t size = (size_t)a[1];
     if (!a[0] || size < 64 || size > sizeof process) return call(SYS_clone3, a);
     memcpy(&process, (const void *)a[0], size);
+    ramfold_carry(process.flags);
     if (process.flags & CLONE_VM || process.stack) return call(SYS_clone3, a);
     uintptr_t touched[] = {process.pidfd, process.child_tid, process.parent_tid};
     const long copied[6] = {(long)&process, (long)size};
@@ -189,7 +205,22 @@ long ramfold_syscall(long number, ...) {
     case SYS_close_range: return ramfold_close_range((unsigned)a[0], (unsigned)a[1], (int)a[2]);
     case SYS_unshare: return unshare((int)a[0]);
     case SYS_setns: return setns((int)a[0], (int)a[1]);
+    case SYS_prctl:
+    case SYS_seccomp:
+        if (makes_filter(number, a[0], a[1], a[2])) ramfold_before_filter();
+        break;
     default: break;
     }
     return of_memory(number, a);
+}
+
+int ramfold_prctl(int option, ...) {
+    va_list list;
+    va_start(list, option);
+    long a[4];
+    for (int i = 0; i < 4; i++) a[i] = va_arg(list, long);
+    va_end(list);
+    /* It gives its memory a name, which a program's filter may not let through. */
+    if (option == PR_SET_VMA && ramfold_is_in_heap()) return 0;
+    return (int)ramfold_syscall(SYS_prctl, (long)option, a[0], a[1], a[2], a[3], 0l);
 }

@@ -2,7 +2,8 @@
 //!
 //! Daemons, shells and language runtimes close all descriptors they do not know. The pager's (userfaultfd, swap file,
 //! shared segment) are registered here, and look closed to the program: close answers EBADF, close_range goes around
-//! them, dup2 onto them fails; so also by libc's `syscall` (clone.c). The pager's threads have a table of their own,
+//! them, dup2 onto them fails; so also by libc's `syscall` (clone.c), and what the first library carries into other
+//! namespaces (start/carry.c). The pager's threads have a table of their own,
 //! where the program's own system calls close nothing.
 
 use std::ffi::{c_int, c_uint};
@@ -12,6 +13,14 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use crate::{sys, tls};
 
 const MOST: usize = 16;
+/// As start.h has it.
+const CARRIED: usize = 6;
+
+unsafe extern "C" {
+    /// The first library's (start/carry.c): -1 where there is none.
+    static ramfold_carried: [AtomicI32; CARRIED];
+}
+
 static PROTECTED: [AtomicI32; MOST] = [const { AtomicI32::new(-1) }; MOST];
 
 /// Keeps the program from closing `fd`; false when there is no room to remember it.
@@ -26,8 +35,14 @@ fn unprotect(fd: RawFd) {
     }
 }
 
+fn ours() -> impl Iterator<Item = RawFd> {
+    // SAFETY: numbers that are read and written whole.
+    let carried = unsafe { &ramfold_carried };
+    PROTECTED.iter().chain(carried).map(|slot| slot.load(Ordering::Acquire))
+}
+
 fn is_protected(fd: RawFd) -> bool {
-    fd >= 0 && !tls::is_internal() && PROTECTED.iter().any(|slot| slot.load(Ordering::Acquire) == fd)
+    fd >= 0 && !tls::is_internal() && ours().any(|number| number == fd)
 }
 
 fn uint(value: c_int) -> usize {
@@ -71,10 +86,11 @@ pub extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    let mut ours: [RawFd; MOST] = std::array::from_fn(|i| PROTECTED[i].load(Ordering::Acquire));
-    ours.sort_unstable();
+    let mut sorted = [-1; MOST + CARRIED];
+    sorted.iter_mut().zip(ours()).for_each(|(place, fd)| *place = fd);
+    sorted.sort_unstable();
     let mut from = first;
-    for fd in ours.into_iter().filter_map(|fd| c_uint::try_from(fd).ok()) {
+    for fd in sorted.into_iter().filter_map(|fd| c_uint::try_from(fd).ok()) {
         if fd < from || fd > last {
             continue;
         }

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::fs::File;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
 use ramfold_budget::fds::raise;
@@ -17,7 +18,8 @@ const RANGE: usize = 16 << 40;
 /// Nothing is managed up to this many writable bytes, or a 32nd of the limit if that is less.
 const MAX_THRESHOLD: u64 = 16 << 20;
 
-/// The directory in /proc of the `ramfold run` that the shared memory belongs to.
+/// The directory in /proc of the `ramfold run` that the shared memory belongs to. Empty where it cannot be seen: in
+/// other namespaces.
 static RUN: OnceLock<String> = OnceLock::new();
 
 /// Whether there is a `ramfold run` to tell the user what happens here.
@@ -45,8 +47,11 @@ unsafe extern "C" {
     static ramfold_kept: *const c_char;
 }
 
+/// How the settings name a descriptor that came with the process (start/carry.c).
+const CARRIED: &str = "/proc/self/fd/";
+
 fn value() -> Option<&'static str> {
-    // SAFETY: written before this library is loaded, and never again; the string stays.
+    // SAFETY: written before this library is loaded; the string stays, and so does each that takes its place.
     let kept = unsafe { (!ramfold_kept.is_null()).then(|| CStr::from_ptr(ramfold_kept))? };
     kept.to_str().ok()?.strip_prefix(VARIABLE)?.strip_prefix('=')
 }
@@ -60,12 +65,20 @@ fn segment(settings: &Settings) -> Result<Segment, SettingsError> {
     if let Some(fd) = segment.raw_fd() {
         descriptors::protect(fd);
     }
+    if path.starts_with(CARRIED) {
+        return Ok(segment);
+    }
     let _ = RUN.set(path.split_once("/fd/").map_or(path.as_str(), |(process, _)| process).to_owned());
     Ok(segment)
 }
 
 fn open(path: &str, how: OFlags) -> std::io::Result<File> {
-    let fd = rustix::fs::open(path, how | OFlags::CLOEXEC, Permissions::empty())?;
+    let fd = match path.strip_prefix(CARRIED).and_then(|number| number.parse().ok()) {
+        // As it was opened: on this side of a namespace's border its file may not be permitted.
+        // SAFETY: the number is only copied; if it is closed, that fails.
+        Some(number) => rustix::io::fcntl_dupfd_cloexec(unsafe { BorrowedFd::borrow_raw(number) }, 0)?,
+        None => rustix::fs::open(path, how | OFlags::CLOEXEC, Permissions::empty())?,
+    };
     let file = File::from(raise(fd)?);
     descriptors::protect(std::os::fd::AsRawFd::as_raw_fd(&file));
     Ok(file)
@@ -81,6 +94,7 @@ pub fn config() -> Result<Config, SettingsError> {
         segment,
         swap: open(settings.swap.as_ref(), OFlags::RDWR)?,
         trace: open(settings.trace.as_ref(), OFlags::WRONLY | OFlags::APPEND)?,
+        device: open(settings.device.as_ref(), OFlags::RDWR)?,
         store: ramfold::Config {
             max_pool_bytes: limit / 100 * u64::from(settings.max_pool_percent),
             ..settings.store

@@ -102,6 +102,7 @@ pub fn find() {
 crate::real::jump! {
     clone => ramfold_clone,
     syscall => ramfold_syscall,
+    prctl => ramfold_prctl,
 }
 
 /// For clone.c: before a copy of the process that libc's fork knows nothing of.

@@ -1,10 +1,12 @@
 //! Guests: processes that share this one's memory, by clone with CLONE_VM, and may outlive it. (Not the children of
 //! vfork: their parent waits.)
 //!
-//! Before the first of them there is a keeper: a process that shares the memory as well, and in which the pager's
-//! threads run from then on (ramfold-pager, handover.rs), so that they end with none of the program's. It has copies
-//! of the pager's descriptors and nothing else of the program's. It watches the memory's users, by kcmp, and ends
-//! with the last: by its exit or by its exec.
+//! Before the first of them, and before the program filters its system calls (filters.rs), there is a keeper: a
+//! process that shares the memory as well, and in which the pager's threads run from then on (ramfold-pager,
+//! handover.rs), so that they end with none of the program's. It has copies of the pager's descriptors and nothing
+//! else of the program's. It watches the memory's users, by kcmp, and ends with the last: by its exit or by its exec.
+//!
+//! Guarantee: nobody waits for a keeper that is no more. Who kills it kills the process that made it.
 //!
 //! Price: a process, which looks twenty times a second. A guest has its creator's thread-local storage, ramfold's
 //! too: if both change their mappings at the same moment, as if they were one thread, what happens is not certain.
@@ -21,7 +23,7 @@ use rustix::process::{Pid, WaitOptions};
 use crate::ending::refuse;
 use crate::pager::{internally, pager};
 use crate::users::{self, EXPECTED, FREE, USERS, claim, own_pid};
-use crate::{descriptors, gate, host, lock, management, stack, sys};
+use crate::{deputy, descriptors, gate, host, lock, management, stack, sys};
 
 /// Between two looks at the users; and how many a guest has to enter itself, when nobody else is left.
 const LOOK: Duration = Duration::from_millis(50);
@@ -35,7 +37,7 @@ static KEPT: AtomicBool = AtomicBool::new(false);
 static SERVES: AtomicU32 = AtomicU32::new(0);
 
 unsafe extern "C" {
-    /// libc's clone: a process that shares the memory, and whose end signals nothing.
+    /// libc's clone: a process that shares the memory. Its creator ends with it.
     fn ramfold_clone_keeper(function: extern "C" fn(*mut c_void) -> c_int, stack: *mut c_void) -> c_int;
 }
 
@@ -55,8 +57,8 @@ extern "C" fn ramfold_expect_guest(function: *mut c_void, argument: *mut c_void)
     ptr::from_ref(place).cast_mut().cast()
 }
 
-/// Sees to it that there is a keeper; false if the system refuses one.
-fn is_kept() -> bool {
+/// Sees to it that there is a keeper; false if the system refuses one. Memory is managed.
+pub fn is_kept() -> bool {
     gate::hold_forks();
     let kept = KEPT.load(Ordering::Relaxed) || begin();
     KEPT.store(kept, Ordering::Relaxed);
@@ -96,13 +98,15 @@ fn begin() -> bool {
 /// The first thread of the keeper, which has the thread-local storage of the one that waits for it: it touches none
 /// once that goes on, and ends.
 extern "C" fn keep(_: *mut c_void) -> c_int {
-    descriptors::close_range(0, u32::MAX, 0);
     if let Err(error) = pager().start_threads() {
         refuse(&error.to_string());
     }
-    if host::Program.spawn("ramfold-guests", Box::new(watch)).is_err() {
+    let started = host::Program.spawn("ramfold-deputy", Box::new(deputy::run));
+    if started.and_then(|()| host::Program.spawn("ramfold-guests", Box::new(watch))).is_err() {
         refuse("the process that keeps shared memory cannot start a thread");
     }
+    // What the program closes is to be closed; its stderr was there until here.
+    descriptors::close_range(0, u32::MAX, 0);
     SERVES.store(1, Ordering::Release);
     lock::wake(&SERVES, lock::ALL);
     0
@@ -151,5 +155,6 @@ fn shares_memory(pid: i32) -> bool {
 /// In the child of a fork, whose memory is its own.
 pub fn only_this_one() {
     users::forget();
+    deputy::end();
     KEPT.store(false, Ordering::Relaxed);
 }

@@ -11,11 +11,13 @@
 //! | shmat, shmdt | what is attached inside managed memory is not the pager's | shared.rs |
 //! | `_Fork`, clone, syscall, fork's handlers | the child needs its own copy | fork.rs, clone.c, gate.rs |
 //! | clone | what shares the memory may outlive this process | guests.rs |
+//! | prctl, syscall | a filter of system calls is not to meet the pager | filters.rs, deputy.rs, clone.c |
 //! | pthread_create, thrd_create | tables of threads stay out of managed memory; threads are counted | threads.rs |
 //! | fopen and its family | so do streams | streams.rs |
 //! | close, dup2, close_range, ... | the pager's descriptors stay open | descriptors.rs |
 //! | sigaction, signal, sysv_signal, sigset | what is away is in a core dump all the same | cores.rs |
 //! | unshare, setns | the kernel refuses some of it to a process with threads | namespaces.rs |
+//! | chroot | the pager goes on in the /proc of before | namespaces.rs |
 //!
 //! The first library itself replaces two more:
 //!
@@ -33,9 +35,11 @@
 mod address_space;
 mod brk;
 mod cores;
+mod deputy;
 mod descriptors;
 mod ending;
 mod environ;
+mod filters;
 mod fork;
 mod gate;
 mod guests;

@@ -5,11 +5,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-use ramfold_pager::Pager;
+use ramfold_pager::{Pager, SetupError};
 
-use crate::ending::refuse;
+use crate::ending::{refuse, tell_once};
 use crate::pager::{internally, is_guest, pager};
-use crate::{cores, gate, stack, tls};
+use crate::{cores, deputy, gate, stack, tls};
 
 /// The constructor has run.
 static READY: AtomicBool = AtomicBool::new(false);
@@ -23,9 +23,9 @@ pub fn allow() {
 }
 
 /// Works on the pager. Meanwhile this thread is internal, so that whatever the pager calls allocates outside the
-/// managed range, and on a stack of ramfold's own.
+/// managed range, and on a stack of ramfold's own. (Behind a filter the deputy does the work.)
 pub fn with_pager<R>(f: impl FnOnce(&'static Pager) -> R + 'static) -> R {
-    let result = internally(move || f(pager()));
+    let result = internally(move || deputy::serve(move || f(pager())));
     settle();
     result
 }
@@ -57,10 +57,11 @@ pub fn is_calm() -> bool {
 
 #[cold]
 fn begin() {
-    internally(|| {
-        if let Err(error) = pager().begin() {
-            refuse(&error.to_string());
-        }
-        cores::begin();
+    internally(|| match pager().begin() {
+        Ok(()) => cores::begin(),
+        Err(SetupError::NoProc) => tell_once(
+            "this process is not held under the limit any more: there is no /proc where it is (chroot?)",
+        ),
+        Err(error) => refuse(&error.to_string()),
     });
 }

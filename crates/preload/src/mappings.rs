@@ -12,6 +12,7 @@ use std::ptr;
 use ramfold_pager::{MapError, Move, Pager, Prot};
 
 use crate::address_space;
+use crate::deputy::by_caller;
 use crate::heap;
 use crate::management;
 use crate::pager;
@@ -185,14 +186,16 @@ pub unsafe extern "C" fn mremap(
             return address(Err(error));
         }
         return address(with_pager(move |pager| match (pager.is_foreign(from), old_len) {
-            (true, 0) => pager.duplicate_foreign(to, &mut || raw()),
-            (true, _) => pager.remap_foreign(from, old_pages, to, &mut || raw()),
+            (true, 0) => pager.duplicate_foreign(to, &mut || by_caller(raw)),
+            (true, _) => pager.remap_foreign(from, old_pages, to, &mut || by_caller(raw)),
             (false, 0) => Err(MapError::Invalid),
             (false, _) => pager.remap(from, old_pages, len, may_move, fixed, to.keep_old),
         }));
     }
     if let Some((addr, pages)) = fixed.and_then(|addr| Some((addr, managed(addr, new_len)?))) {
-        return address(with_pager(move |pager| pager.map_foreign(addr, pages, true, &mut || raw())));
+        return address(with_pager(move |pager| {
+            pager.map_foreign(addr, pages, true, &mut || by_caller(raw))
+        }));
     }
     address(raw().map_err(MapError::Kernel))
 }

@@ -4,7 +4,7 @@
 //! refused such a call, and the program's own thread is the only one of it, the pager's end meanwhile. What would
 //! keep them from being started again, a PID or time namespace for children, is entered afterwards.
 
-use std::ffi::{c_int, c_long};
+use std::ffi::{c_char, c_int, c_long, c_ulong};
 
 use rustix::thread::Timespec;
 
@@ -15,6 +15,11 @@ use crate::{ending, pager, stack, sys, threads};
 const OF_CHILDREN: c_int = libc::CLONE_NEWPID | CLONE_NEWTIME;
 const CLONE_NEWTIME: c_int = 0x80;
 
+unsafe extern "C" {
+    /// The first library's (start/carry.c): before a namespace is entered with these flags of clone.
+    fn ramfold_carry(flags: c_ulong);
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn unshare(flags: c_int) -> c_int {
     enter(libc::SYS_unshare, [0, flags], 1, true)
@@ -23,6 +28,19 @@ pub extern "C" fn unshare(flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn setns(fd: c_int, kinds: c_int) -> c_int {
     enter(libc::SYS_setns, [fd, kinds], 0, kinds & !OF_CHILDREN != 0)
+}
+
+/// Before the root changes, /proc is kept. Not by a child that only shares the memory: descriptors are its own.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
+    if !pager::is_guest() {
+        pager::internally(|| pager::pager().keep_proc());
+    }
+    // SAFETY: the program's own call.
+    unsafe { sys::call_int(libc::SYS_chroot, [path.addr(), 0, 0, 0, 0]) }
 }
 
 /// Makes the call; its arguments are those from `first` on, the flags the last. `parted`: it can be made flag by flag.
@@ -36,6 +54,10 @@ fn enter(number: c_long, arguments: [c_int; 2], first: usize, parted: bool) -> c
         unsafe { sys::call_int(number, given) }
     };
     let flags = arguments[1];
+    // setns without kinds: whatever the descriptor is of.
+    let entered = if flags == 0 { libc::CLONE_NEWUSER } else { flags };
+    // SAFETY: opens files.
+    unsafe { ramfold_carry(c_ulong::from(entered.cast_unsigned())) };
     let result = call(flags);
     if result == 0 || !is_refusal(sys::errno()) || !threads::is_only_one() {
         return result;

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ramfold_pager::{MapError, Pager, Prot};
 
 use crate::address_space;
+use crate::deputy::by_caller;
 use crate::ending;
 use crate::gate;
 use crate::low;
@@ -76,7 +77,7 @@ fn map_fixed(pager: &Pager, request: Request, len: usize) -> Pages {
 fn map_foreign(pager: &Pager, request: Request, len: usize, replace: bool) -> Pages {
     const ELSEWHERE: c_int = libc::MAP_POPULATE | libc::MAP_NONBLOCK | libc::MAP_FIXED_NOREPLACE;
     let call = Request { flags: request.flags & !ELSEWHERE | libc::MAP_FIXED, ..request };
-    let mapped = pager.map_foreign(request.addr, len, replace, &mut || call.raw())?;
+    let mapped = pager.map_foreign(request.addr, len, replace, &mut || by_caller(|| call.raw()))?;
     if request.flags & libc::MAP_POPULATE != 0 && request.flags & libc::MAP_NONBLOCK == 0 {
         let private = request.flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
         let writes = private && request.prot & libc::PROT_WRITE != 0;

@@ -10,6 +10,7 @@ use std::ptr;
 
 use ramfold_pager::MapError;
 
+use crate::deputy::by_caller;
 use crate::sys::{self, PAGE};
 use crate::{management, pager, tls};
 
@@ -59,7 +60,8 @@ fn attach_at(id: c_int, addr: usize, flags: c_int) -> Result<usize, c_int> {
     };
     let replace = flags & libc::SHM_REMAP != 0;
     let attached = management::with_pager(move |pager| {
-        pager.attach(rounded, len, replace, &mut || attach(id, rounded, flags | libc::SHM_REMAP))
+        pager
+            .attach(rounded, len, replace, &mut || by_caller(|| attach(id, rounded, flags | libc::SHM_REMAP)))
     });
     attached.map_err(|error| match error {
         MapError::Kernel(libc::EEXIST) => libc::EINVAL,
@@ -88,7 +90,8 @@ pub unsafe extern "C" fn shmat(id: c_int, addr: *const c_void, flags: c_int) -> 
 pub unsafe extern "C" fn shmdt(addr: *const c_void) -> c_int {
     let addr = addr.addr();
     let done = if pager::range().contains(&addr) && !tls::is_internal() {
-        management::with_pager(move |pager| pager.detach(addr, &mut || detach(addr))).map_err(MapError::errno)
+        management::with_pager(move |pager| pager.detach(addr, &mut || by_caller(|| detach(addr))))
+            .map_err(MapError::errno)
     } else {
         detach(addr)
     };

@@ -71,37 +71,51 @@ pub fn run<R>(f: impl FnOnce() -> R + 'static) -> R {
     }
     let mut thread = tls::thread();
     let stack = take();
-    let mut call = Call { f: Some(f), result: None };
+    let mut call = Call::new(f);
+    let (entry, data) = call.parts();
     // SAFETY: only this thread uses its block; the stack is this thread's until it is given back; `call` outlives the
     // call.
     unsafe {
         thread.as_mut().off_stack = true;
-        switch((&raw mut call).cast(), enter_call(&call), stack.wrapping_byte_add(SIZE));
+        switch(data, entry, stack.wrapping_byte_add(SIZE));
         thread.as_mut().off_stack = false;
     }
     give_back(stack);
-    call.result.expect("a call that returned has a result")
+    call.result()
 }
 
-/// What crosses over; it lies on the program's stack, and is not touched while `f` runs.
-struct Call<F, R> {
+/// A call that is made elsewhere: on another stack, or in another thread. Where it lies is not touched while `f` runs.
+pub struct Call<F, R> {
     f: Option<F>,
     result: Option<R>,
 }
 
-type Entry = unsafe extern "C" fn(*mut c_void);
+/// Makes the call at this address, once.
+pub type Entry = unsafe extern "C" fn(*mut c_void);
 
-/// The function that runs calls of this type.
-fn enter_call<F: FnOnce() -> R, R>(_: &Call<F, R>) -> Entry {
-    unsafe extern "C" fn enter<F: FnOnce() -> R, R>(call: *mut c_void) {
-        let call = call.cast::<Call<F, R>>();
-        // SAFETY: `run` passes its own call, once.
+impl<F: FnOnce() -> R, R> Call<F, R> {
+    pub fn new(f: F) -> Self {
+        Self { f: Some(f), result: None }
+    }
+
+    /// How it is made: this function of this address.
+    pub fn parts(&mut self) -> (Entry, *mut c_void) {
+        (Self::enter, ptr::from_mut(self).cast())
+    }
+
+    unsafe extern "C" fn enter(call: *mut c_void) {
+        let call = call.cast::<Self>();
+        // SAFETY: the caller's: a call of this type.
         unsafe {
             let result = (*call).f.take().map(|f| f());
             (*call).result = result;
         }
     }
-    enter::<F, R>
+
+    /// What came of it. It has been made.
+    pub fn result(self) -> R {
+        self.result.expect("a call that was made has a result")
+    }
 }
 
 /// Calls `entry(data)` on the stack that ends at `top`.

@@ -2,6 +2,7 @@
  * a break: they load the engine. */
 
 #define _GNU_SOURCE
+#include "filter.h"
 #include "guest.h"
 #include "start.h"
 
@@ -14,8 +15,7 @@
 
 typedef long (*any)(long, long, long, long, long, long);
 
-/* Bound to libc under names that nobody replaces: they may be called in a signal handler. */
-extern int __close(int), __dup2(int, int);
+/* Bound to libc under a name that nobody replaces: it may be called in a signal handler. */
 extern int __clone(int (*)(void *), void *, int, void *, ...);
 
 long first_mmap(long addr, long len, long prot, long flags, long fd, long offset) {
@@ -42,10 +42,7 @@ KERNEL(munlock, SYS_munlock)
 KERNEL(munlockall, SYS_munlockall)
 KERNEL(shmat, SYS_shmat)
 KERNEL(shmdt, SYS_shmdt)
-KERNEL(dup3, SYS_dup3)
-KERNEL(close_range, SYS_close_range)
-KERNEL(unshare, SYS_unshare)
-KERNEL(setns, SYS_setns)
+KERNEL(chroot, SYS_chroot)
 
 int first_pkey_mprotect(void *addr, size_t len, int prot, int key) {
     if (key == -1) return (int)first_mprotect((long)addr, (long)len, prot, 0, 0, 0);
@@ -60,11 +57,16 @@ int first_posix_madvise(void *addr, size_t len, int advice) {
     return error;
 }
 
-int first_close(int fd) { return __close(fd); }
+int first_unshare(int flags) {
+    ramfold_carry((unsigned)flags);
+    return (int)ramfold_call(SYS_unshare, flags, 0, 0, 0, 0, 0);
+}
 
-int first_dup2(int old, int new) { return __dup2(old, new); }
-
-void first_closefrom(int first) { ramfold_call(SYS_close_range, first < 0 ? 0 : first, -1u, 0, 0, 0, 0); }
+/* Without kinds: whatever the descriptor is of. */
+int first_setns(int fd, int kinds) {
+    ramfold_carry(kinds ? (unsigned)kinds : CLONE_NEWUSER);
+    return (int)ramfold_call(SYS_setns, fd, kinds, 0, 0, 0, 0);
+}
 
 static void *bare_fork;
 
@@ -75,20 +77,36 @@ pid_t first__Fork(void) { return ((pid_t(*)(void))ramfold_find(&bare_fork, "_For
 /* These two vary in their arguments, which come where those of any function do. */
 int first_clone(int (*function)(void *), void *stack, int flags, void *argument, void *parent_tid, void *tls,
                 void *child_tid) {
+    ramfold_carry((unsigned)flags);
     if (makes_guest(flags) && ramfold_load(__builtin_return_address(0)))
         return ((int (*)(int (*)(void *), void *, int, void *, void *, void *, void *))ramfold_slot_clone)(
             function, stack, flags, argument, parent_tid, tls, child_tid);
     return __clone(function, stack, flags, argument, parent_tid, tls, child_tid);
 }
 
-/* exec.c. */
+int first_prctl(int option, long a, long b, long c, long d) {
+    if (makes_filter(SYS_prctl, option, a, b) && ramfold_load(__builtin_return_address(0)))
+        return ((int (*)(int, long, long, long, long))ramfold_slot_prctl)(option, a, b, c, d);
+    return (int)ramfold_call(SYS_prctl, option, a, b, c, d, 0);
+}
+
+/* descriptors.c, exec.c. */
+extern int first_close(int), first_close_range(unsigned, unsigned, int);
 extern int execve(const char *, char *const *, char *const *), execveat(int, const char *, char *const *, char *const *, int);
 
 long first_syscall(long number, long a, long b, long c, long d, long e, long f) {
     if (number == SYS_execve) return execve((const char *)a, (char *const *)b, (char *const *)c);
     if (number == SYS_execveat)
         return execveat((int)a, (const char *)b, (char *const *)c, (char *const *)d, (int)e);
+    if (number == SYS_unshare) return first_unshare((int)a);
+    if (number == SYS_setns) return first_setns((int)a, (int)b);
+    if (number == SYS_clone) ramfold_carry((unsigned long)a);
+    if (number == SYS_clone3 && a && b >= 8) ramfold_carry((unsigned long)*(const uint64_t *)a);
+    if (number == SYS_close) return first_close((int)a);
+    if (number == SYS_close_range) return first_close_range((unsigned)a, (unsigned)b, (int)c);
     if (number == SYS_mmap) return ((any)ramfold_slot_mmap)(a, b, c, d, e, f);
+    if (makes_filter(number, a, b, c) && ramfold_load(__builtin_return_address(0)))
+        return ((long (*)(long, long, long, long, long, long, long))ramfold_slot_syscall)(number, a, b, c, d, e, f);
     return ramfold_call(number, a, b, c, d, e, f);
 }
 

@@ -21,10 +21,15 @@
 extern const char *ramfold_kept[];
 extern char **environ;
 
+/* LD_PRELOAD and the settings. */
+enum { CHANGED = 2 };
+
 /* The copy; under the lock. */
 static struct {
     char **vector, **before;
-    char *preload, *theirs; /* a LD_PRELOAD of the program's own: with ours in front, and as it was */
+    struct {
+        char *ours, *theirs; /* a variable of the program's that ours took the place of */
+    } changed[CHANGED];
     size_t size;
 } copy;
 
@@ -58,6 +63,13 @@ static int has_room(size_t size) {
     return 1;
 }
 
+/* What the program had in the place of a variable of the copy. */
+static char *as_it_was(char *variable) {
+    for (int i = 0; i < CHANGED; i++)
+        if (variable == copy.changed[i].ours) return copy.changed[i].theirs;
+    return variable;
+}
+
 static int is_kept(const char *variable) {
     for (const char **kept = ramfold_kept; *kept; kept++)
         if (variable == *kept) return 1;
@@ -72,14 +84,17 @@ static int put(void *unused, char **envp) {
     size_t old = 0, count = 0, text = 0;
     while (before[old]) old++;
     for (; envp[count]; count++)
-        if (count < old && envp[count] != before[count]) text = strlen(envp[count]) + 1;
+        if (count < old && envp[count] != before[count]) text += strlen(envp[count]) + 1;
     if (!has_room((count + 1) * sizeof *envp + text)) return 0;
     memcpy(copy.vector, envp, (count + 1) * sizeof *envp);
-    copy.preload = copy.theirs = NULL;
-    for (size_t i = 0; i < old; i++) {
+    memset(copy.changed, 0, sizeof copy.changed);
+    char *room = (char *)(copy.vector + count + 1);
+    for (size_t i = 0, n = 0; i < old && n < CHANGED; i++) {
         if (envp[i] == before[i]) continue;
-        copy.theirs = before[i];
-        copy.preload = copy.vector[i] = memcpy(copy.vector + count + 1, envp[i], text);
+        copy.vector[i] = strcpy(room, envp[i]);
+        room += strlen(room) + 1;
+        copy.changed[n].ours = copy.vector[i];
+        copy.changed[n++].theirs = before[i];
     }
     copy.before = environ;
     __atomic_store_n(&environ, copy.vector, __ATOMIC_RELEASE);
@@ -90,7 +105,7 @@ static int put(void *unused, char **envp) {
 static void take_out(void) {
     char **to = copy.vector;
     for (char **from = copy.vector; *from; from++)
-        if (!is_kept(*from)) *to++ = *from == copy.preload ? copy.theirs : *from;
+        if (!is_kept(*from)) *to++ = as_it_was(*from);
     *to = NULL;
     size_t count = (size_t)(to - copy.vector);
     for (size_t i = 0; i < count; i++)

@@ -33,8 +33,7 @@ static char **find(char **envp, const char *variable) {
     return NULL;
 }
 
-/* In decimal; returns the end. */
-static char *write_number(char *at, unsigned long number) {
+char *ramfold_write_number(char *at, unsigned long number) {
     char digits[24];
     int count = 0;
     do digits[count++] = (char)('0' + number % 10);
@@ -47,9 +46,22 @@ static char *write_number(char *at, unsigned long number) {
 static void write_settings(char *room, struct rlimit limit) {
     strcpy(room, ramfold_kept[0]);
     strcat(room, ADDRESS_SPACE);
-    char *end = write_number(room + strlen(room), limit.rlim_cur);
+    char *end = ramfold_write_number(room + strlen(room), limit.rlim_cur);
     *end++ = ',';
-    *write_number(end, limit.rlim_max) = 0;
+    *ramfold_write_number(end, limit.rlim_max) = 0;
+}
+
+/* THEIRS with our library: in the place of the path that it had before (carry.c), or in front. `room` is for both. */
+static void write_preload(char *room, const char *ours, const char *theirs) {
+    const char *former = ramfold_former(), *at = former ? strstr(theirs, former) : NULL;
+    size_t length = at ? strlen(former) : 0;
+    strcpy(room, "LD_PRELOAD=");
+    if (at && strchr(": ", at[length])) {
+        strncat(room, theirs, (size_t)(at - theirs));
+        strcat(strcat(room, ours), at + length);
+    } else {
+        strcat(strcat(strcat(room, ours), ":"), theirs);
+    }
 }
 
 /* Runs LAUNCH with ENVP plus what must be kept. A LD_PRELOAD of the program's own gets our library in front. */
@@ -64,9 +76,10 @@ int ramfold_with_environment(char *const *given, int (*launch)(void *call, char 
     merged[count] = NULL;
     int changed = 0;
     struct rlimit limit;
-    if (*ramfold_kept && ramfold_address_space(&limit)) {
-        char **old = find(merged, *ramfold_kept), *settings = alloca(strlen(*ramfold_kept) + 80);
-        write_settings(settings, limit);
+    int is_limited = ramfold_address_space(&limit);
+    if (*ramfold_kept && (is_limited || ramfold_former())) {
+        char **old = find(merged, *ramfold_kept), *settings = (char *)*ramfold_kept;
+        if (is_limited) write_settings(settings = alloca(strlen(*ramfold_kept) + 80), limit);
         if (old) *old = settings;
         else merged[count + added++] = settings;
         merged[count + added] = NULL;
@@ -79,11 +92,8 @@ int ramfold_with_environment(char *const *given, int (*launch)(void *call, char 
             merged[count + added] = NULL;
             changed = 1;
         } else if (strncmp(*kept, "LD_PRELOAD=", 11) == 0 && !strstr(*old, *kept + 11)) {
-            size_t ours = strlen(*kept), theirs = strlen(*old + 11);
-            char *both = alloca(ours + theirs + 2);
-            memcpy(both, *kept, ours);
-            both[ours] = ':';
-            memcpy(both + ours + 1, *old + 11, theirs + 1);
+            char *both = alloca(strlen(*kept) + strlen(*old) + 2);
+            write_preload(both, *kept + 11, *old + 11);
             *old = both;
             changed = 1;
         }

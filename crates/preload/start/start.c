@@ -238,6 +238,10 @@ static void keep(char **envp) {
         address_space = limit + sizeof ADDRESS_SPACE - 1;
     }
     if (setting("start", preload + 11, sizeof preload - 11)) ramfold_kept[1] = preload;
+    static const char *const keys[] = {"start", "library", "shm", "swap", "trace", "device"};
+    char path[128];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (setting(keys[i], path, sizeof path)) ramfold_meet_carried(keys[i], path);
 }
 
 /* Reads the settings, once: before the program's first line, or when somebody's constructor takes memory before. */

@@ -31,6 +31,18 @@ EXPORTED int ramfold_is_guest(void);
 /* exec.c: calls LAUNCH with an environment to which what must be kept was added. */
 int ramfold_with_environment(char *const *given, int (*launch)(void *call, char **envp), void *call);
 
+/* In decimal; returns the end, where no zero byte is put. */
+char *ramfold_write_number(char *at, unsigned long number);
+
+/* carry.c. What is taken along into another namespace: before one is entered with these flags of clone; in who was started with such
+   settings; whether a descriptor is one of them; and the path that the library had before this process took it along, or null. */
+enum { RAMFOLD_CARRIED = 6 };
+EXPORTED void ramfold_carry(unsigned long flags);
+void ramfold_meet_carried(const char *key, const char *path);
+extern EXPORTED int ramfold_carried[RAMFOLD_CARRIED];
+int ramfold_is_carried(int fd);
+const char *ramfold_former(void);
+
 /* fork.c: registers the handlers for fork, once; and the engine's, once it is loaded. */
 void ramfold_handle_fork(void);
 extern void (*ramfold_before_fork)(void), (*ramfold_after_fork_parent)(void), (*ramfold_after_fork_child)(void);

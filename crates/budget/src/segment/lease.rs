@@ -11,7 +11,7 @@
 //! process, and five system calls for each fork.
 
 use super::{MAX_PROCESSES, OpenError, Segment};
-use crate::fds::Identity;
+use crate::fds::{Identity, Proc};
 use ramfold::PAGE_SIZE as PAGE;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags};
@@ -20,6 +20,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The byte of who looks after the segment.
 pub(super) const KEEPER: usize = MAX_PROCESSES;
@@ -29,9 +30,14 @@ pub(super) const KEEPER: usize = MAX_PROCESSES;
 pub(super) struct Description(OwnedFd);
 
 impl Description {
-    /// A new one of what `path` leads to.
-    fn open(path: &str) -> Result<Self, Errno> {
-        rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(Self)
+    /// A new one of this thread's descriptor, found in /proc.
+    fn open(number: RawFd, proc: Option<&Arc<Proc>>) -> Result<Self, Errno> {
+        let path = format!("thread-self/fd/{number}");
+        match proc {
+            Some(proc) => proc.open_as(&path, OFlags::RDWR),
+            None => rustix::fs::open(format!("/proc/{path}"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()),
+        }
+        .map(Self)
     }
 
     /// Locks a byte; false if somebody else has it.
@@ -112,12 +118,14 @@ pub(super) struct File {
     identity: Identity,
     /// A number that is given up for a moment where no other is free; -1 for none.
     spare: AtomicI32,
+    /// The /proc in which the descriptor is found, if it need not be the present one.
+    proc: OnceLock<Arc<Proc>>,
 }
 
 impl File {
     pub(super) fn new(fd: OwnedFd) -> Result<Self, OpenError> {
         let identity = Identity::of(&fd)?;
-        let file = Self { fd, identity, spare: AtomicI32::new(-1) };
+        let file = Self { fd, identity, spare: AtomicI32::new(-1), proc: OnceLock::new() };
         file.take_spare();
         Ok(file)
     }
@@ -161,6 +169,11 @@ impl Segment {
         self.description().map(|description| description.0)
     }
 
+    /// From now on the segment's file is found in this /proc, also where the process sees another, or none.
+    pub fn find_in(&self, proc: &Arc<Proc>) {
+        self.file.iter().for_each(|file| drop(file.proc.set(Arc::clone(proc))));
+    }
+
     /// After a description was closed: what it may have taken up is there again.
     pub(super) fn restore_spare(&self) {
         self.file.iter().for_each(File::take_spare);
@@ -170,13 +183,13 @@ impl Segment {
     pub(super) fn description(&self) -> io::Result<Description> {
         let lost = || io::Error::other("the descriptor of the run's shared memory was closed");
         let file = self.file.as_ref().ok_or_else(lost)?;
-        let path = format!("/proc/thread-self/fd/{}", file.fd.as_raw_fd());
-        let own = match Description::open(&path) {
+        let open = || Description::open(file.fd.as_raw_fd(), file.proc.get());
+        let own = match open() {
             Err(Errno::MFILE) => {
                 let _room = crate::fds::Room::make();
-                Description::open(&path).or_else(|_| {
+                open().or_else(|_| {
                     file.give_spare();
-                    Description::open(&path)
+                    open()
                 })?
             }
             opened => opened?,
