@@ -119,6 +119,7 @@ fn build_start(sources: &Path) {
             "command",
             "carry",
             "descriptors",
+            "users",
         ]
         .map(|file| sources.join(file).with_extension("c")),
     );

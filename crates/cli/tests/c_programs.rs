@@ -198,14 +198,13 @@ fn program(name: &str, directory: &Path, arguments: &[&str]) -> Program {
     Program::new(name, &[&[binary.to_str().unwrap()], arguments].concat())
 }
 
-/// A daemon that is small until it has given up root goes on, and the line that it prints tells the true reason.
+/// Who cannot be held after what it has given up goes on, and the line that it prints tells the true reason.
 #[test]
-fn dropped_user() {
+fn given_up_unseen() {
     if !need::root() {
         return;
     }
-    for (how, reason) in [("user", "gave up the user"), ("effective", "gave up the user"), ("root", "chroot")]
-    {
+    for (how, reason) in [("past", "gave up the user"), ("root", "chroot")] {
         in_32_mib("dropped_user", &[how], &[], |_, limited| {
             assert!(limited.status.success(), "{how}: {} {}", limited.status, limited.stderr);
             let lines = limited.stderr.lines().count();
@@ -214,16 +213,19 @@ fn dropped_user() {
     }
 }
 
-/// A server's worker that gives up root when it has threads, and grows then: Apache's.
+/// Who gives up root is held afterwards: a daemon that is small when it does, a server's worker that has threads
+/// (Apache's), and a program that such a one starts (su).
 #[test]
-fn dropped_user_of_a_server() {
+fn dropped_user() {
     if !need::root() || !Path::new("/dev/userfaultfd").exists() {
         return;
     }
-    for mode in MODES {
-        in_32_mib("dropped_user", &["server"], &["--evict-mode", mode], |ramfold, limited| {
-            assert!(limited.status.success(), "{mode}: {} {}", limited.status, limited.stderr);
-            assert_eq!(limited.stderr, "", "{mode}");
+    for (how, mode) in
+        ["user", "effective", "server", "starts"].iter().flat_map(|how| MODES.map(|mode| (*how, mode)))
+    {
+        in_32_mib("dropped_user", &[how], &["--evict-mode", mode], |ramfold, limited| {
+            assert!(limited.status.success(), "{how}, {mode}: {} {}", limited.status, limited.stderr);
+            assert_eq!(limited.stderr, "", "{how}, {mode}");
             within_limit("dropped_user", ramfold, limited);
         });
     }

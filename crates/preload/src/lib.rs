@@ -19,13 +19,14 @@
 //! | unshare, setns | the kernel refuses some of it to a process with threads | namespaces.rs |
 //! | chroot | the pager goes on in the /proc of before | namespaces.rs |
 //!
-//! The first library itself replaces two more:
+//! The first library itself replaces more:
 //!
 //! | names | why | file |
 //! |---|---|---|
 //! | open and its family, fcntl | no direct I/O into pages that are copied | start/direct.c |
 //! | setrlimit, getrlimit, prlimit | the limit of address space is kept by ramfold | start/limits.c |
 //! | exec*, posix_spawn | children stay under the limit | start/exec.c |
+//! | setuid and its family | who gives up root is held afterwards | start/users.c, carry.c |
 //!
 //! What holds a lock that the pager's threads need runs on a stack of ramfold's own (stack.rs), with signals blocked.
 //!

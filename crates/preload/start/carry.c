@@ -1,8 +1,8 @@
-/* What a process takes along into another user or PID namespace: the run's files, open.
+/* What a process takes along into another user or PID namespace, or to another user: the run's files, open.
  *
- * The settings name them by `/proc/PID/fd/N` of `ramfold run`. From another user namespace that is not permitted, and in another PID
- * namespace the number is nobody's, or somebody else's. So before a process, or a child that it makes, enters one, it opens
- * them, and the settings lead to `/proc/self/fd/N` from then on: programs that are started inherit the descriptors, and find
+ * The settings name them by `/proc/PID/fd/N` of `ramfold run`. From another user namespace, or as another user, that is not permitted, and
+ * in another PID namespace the number is nobody's, or somebody else's. So before a process, or a child that it makes, goes there, it
+ * opens them, and the settings lead to `/proc/self/fd/N` from then on: programs that are started inherit the descriptors, and find
  * them there. The device of userfaultfds comes along where it may be opened: on the other side it may not be there.
  *
  * Price: descriptors with high numbers that stay open over exec. libc's functions do not close them. Where they are closed all the same,
@@ -106,9 +106,13 @@ static void forget(void) {
 }
 
 void ramfold_carry(unsigned long flags) {
+    if (flags & (CLONE_NEWUSER | CLONE_NEWPID)) ramfold_carry_now();
+}
+
+void ramfold_carry_now(void) {
     static int begun;
     static char preload[PATH] = "LD_PRELOAD=";
-    if (!(flags & (CLONE_NEWUSER | CLONE_NEWPID)) || !ramfold_kept[0] || !ramfold_kept[1] || ramfold_carried[START] >= 0) return;
+    if (!ramfold_kept[0] || !ramfold_kept[1] || ramfold_carried[START] >= 0) return;
     if (ramfold_is_guest() || __atomic_exchange_n(&begun, 1, __ATOMIC_ACQ_REL)) return;
     int error = errno;
     const char *settings = write_settings();

@@ -34,10 +34,11 @@ int ramfold_with_environment(char *const *given, int (*launch)(void *call, char 
 /* In decimal; returns the end, where no zero byte is put. */
 char *ramfold_write_number(char *at, unsigned long number);
 
-/* carry.c. What is taken along into another namespace: before one is entered with these flags of clone; in who was started with such
+/* carry.c. What is taken along into another namespace: before one is entered with these flags of clone; before root is given up; in who was started with such
    settings; whether a descriptor is one of them; and the path that the library had before this process took it along, or null. */
 enum { RAMFOLD_CARRIED = 6 };
 EXPORTED void ramfold_carry(unsigned long flags);
+void ramfold_carry_now(void);
 void ramfold_meet_carried(const char *key, const char *path);
 extern EXPORTED int ramfold_carried[RAMFOLD_CARRIED];
 int ramfold_is_carried(int fd);
