@@ -263,16 +263,15 @@ fn who_kills_the_keeper_kills_its_program() {
     let scratch = common::scratch();
     let program = program("filter", scratch.path(), &["4000"]);
     let mut run = program.command(Some(&Ramfold::new(64 * MIB, &[]))).spawn().unwrap();
-    let started = run.id();
-    let mut only_child = |pid| loop {
-        if let Some(child) = common::memory::children(pid).first() {
-            break *child;
+    let pid = run.id();
+    let (program, keeper) = loop {
+        // The keeper's parent has ended at once.
+        if let [program, keeper] = common::memory::children(pid)[..] {
+            break (program, keeper);
         }
         assert!(run.try_wait().unwrap().is_none(), "it has ended before it had a keeper");
         std::thread::sleep(Duration::from_millis(5));
     };
-    let child = only_child(started);
-    let keeper = only_child(child);
     // SAFETY: the process is the test's.
     assert_eq!(unsafe { libc::kill(keeper.cast_signed(), libc::SIGKILL) }, 0);
     assert_eq!(run.wait().unwrap().code(), Some(128 + libc::SIGKILL));

@@ -12,13 +12,13 @@
 
 #include <errno.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #ifndef SYS_clone3
@@ -84,10 +84,26 @@ static int start_guest(void *place) {
     return function(argument);
 }
 
-/* If it is killed while its creator lives, the kernel kills that too: nobody would bring its pages. (Whoever has called exec, or
- * has ended, gets no such signal.) */
-int ramfold_clone_keeper(int (*function)(void *), void *stack) {
-    return real_clone(function, stack, CLONE_VM | SIGKILL, NULL);
+struct keeper {
+    int (*function)(void *);
+    void *stack;
+    int pid;
+};
+
+static int start_keeper(void *place) {
+    struct keeper *keeper = place;
+    keeper->pid = real_clone(keeper->function, keeper->stack, CLONE_VM, NULL);
+    return 0;
+}
+
+/* By a child that ends at once: the program has no child that it did not make, to wait for or to be told of, not even after an
+ * exec. */
+int ramfold_clone_keeper(int (*function)(void *), void *stack, void *stack_between) {
+    struct keeper keeper = {function, stack, -1};
+    int between = real_clone(start_keeper, stack_between, CLONE_VM | CLONE_VFORK, &keeper);
+    if (between == -1) return -1;
+    while (ramfold_call(SYS_wait4, between, 0, __WALL, 0, 0, 0) == -1 && errno == EINTR) {}
+    return keeper.pid;
 }
 
 int ramfold_clone(int (*function)(void *), void *stack, int flags, void *argument, ...) {

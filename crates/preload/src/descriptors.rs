@@ -29,7 +29,7 @@ pub fn protect(fd: RawFd) -> bool {
 }
 
 /// The pager itself closes it.
-fn unprotect(fd: RawFd) {
+pub fn unprotect(fd: RawFd) {
     for slot in &PROTECTED {
         let _ = slot.compare_exchange(fd, -1, Ordering::Release, Ordering::Relaxed);
     }

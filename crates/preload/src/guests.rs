@@ -6,7 +6,7 @@
 //! handover.rs), so that they end with none of the program's. It has copies of the pager's descriptors and nothing
 //! else of the program's. It watches the memory's users, by kcmp, and ends with the last: by its exit or by its exec.
 //!
-//! Guarantee: nobody waits for a keeper that is no more. Who kills it kills the process that made it.
+//! Guarantee: nobody waits for a keeper that is no more (bond.rs), and the program has no child that it did not make.
 //!
 //! Price: a process, which looks twenty times a second. A guest has its creator's thread-local storage, ramfold's
 //! too: if both change their mappings at the same moment, as if they were one thread, what happens is not certain.
@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use ramfold_pager::Host;
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::Pid;
 
 use crate::ending::refuse;
 use crate::pager::{internally, pager};
 use crate::users::{self, EXPECTED, FREE, USERS, claim, own_pid};
-use crate::{deputy, descriptors, gate, host, lock, management, stack, sys};
+use crate::{bond, deputy, descriptors, gate, host, lock, management, stack, sys};
 
 /// Between two looks at the users; and how many a guest has to enter itself, when nobody else is left.
 const LOOK: Duration = Duration::from_millis(50);
@@ -37,8 +37,12 @@ static KEPT: AtomicBool = AtomicBool::new(false);
 static SERVES: AtomicU32 = AtomicU32::new(0);
 
 unsafe extern "C" {
-    /// libc's clone: a process that shares the memory. Its creator ends with it.
-    fn ramfold_clone_keeper(function: extern "C" fn(*mut c_void) -> c_int, stack: *mut c_void) -> c_int;
+    /// In clone.c: a process that shares the memory and is nobody's child here. -1 if there can be none.
+    fn ramfold_clone_keeper(
+        function: extern "C" fn(*mut c_void) -> c_int,
+        stack: *mut c_void,
+        stack_between: *mut c_void,
+    ) -> c_int;
 }
 
 /// For clone.c, before a guest is made: its place, or null if there can be none.
@@ -68,30 +72,30 @@ pub fn is_kept() -> bool {
 
 /// Makes the keeper, and returns when it serves.
 fn begin() -> bool {
-    const PATIENCE: rustix::thread::Timespec = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-    let top = stack::new(STACK);
-    if top.is_null() || claim(own_pid()).is_none() {
+    let (top, between) = (stack::new(STACK), stack::new(STACK));
+    if top.is_null() || between.is_null() || !bond::tie() || claim(own_pid()).is_none() {
         return false;
     }
     SERVES.store(0, Ordering::Relaxed);
     pager().stop_threads();
-    // SAFETY: the stack is the keeper's alone, for good.
-    let keeper = unsafe { ramfold_clone_keeper(keep, top.wrapping_byte_add(STACK)) };
-    let Some(keeper) = Pid::from_raw(keeper.max(0)) else {
+    let ends = [top, between].map(|stack| stack.wrapping_byte_add(STACK));
+    // SAFETY: one stack is the keeper's alone, for good, the other that of who makes it and has ended then.
+    let keeper = unsafe { ramfold_clone_keeper(keep, ends[0], ends[1]) };
+    stack::delete(between, STACK);
+    bond::leave_to_keeper();
+    if keeper <= 0 {
+        bond::is_left();
         only_this_one();
         if let Err(error) = pager().start_threads() {
             refuse(&error.to_string());
         }
         return false;
-    };
-    while SERVES.load(Ordering::Acquire) == 0 {
-        let _ =
-            rustix::thread::futex::wait(&SERVES, rustix::thread::futex::Flags::PRIVATE, 0, Some(&PATIENCE));
-        let how = WaitOptions::NOHANG | WaitOptions::from_bits_retain(libc::__WALL.cast_unsigned());
-        if rustix::process::waitpid(Some(keeper), how).is_ok_and(|ended| ended.is_some()) {
-            refuse("the process that keeps shared memory has ended");
-        }
     }
+    // If it ends before, this process does.
+    while SERVES.load(Ordering::Acquire) == 0 {
+        lock::wait(&SERVES, 0);
+    }
+    bond::is_left();
     true
 }
 
@@ -132,6 +136,7 @@ fn watch() {
             (false, false) => 0,
         };
     }
+    bond::untie();
     loop {
         // SAFETY: ends the process.
         unsafe { sys::call(libc::SYS_exit_group, [0; 5]) };
@@ -156,5 +161,6 @@ fn shares_memory(pid: i32) -> bool {
 pub fn only_this_one() {
     users::forget();
     deputy::end();
+    bond::forget();
     KEPT.store(false, Ordering::Relaxed);
 }

@@ -34,6 +34,7 @@
 //! into libc's allocating functions while it holds one, unless it is internal (tls.rs).
 
 mod address_space;
+mod bond;
 mod brk;
 mod cores;
 mod deputy;
