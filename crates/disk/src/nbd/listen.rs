@@ -111,7 +111,8 @@ impl Listener {
             Self::Tcp(listener) => listener.as_fd(),
         };
         let mut both = [PollFd::from_borrowed_fd(own, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        poll(&mut both, None)?;
+        // A signal that came to this thread is no client: nobody would end a wait for one.
+        rustix::io::retry_on_intr(|| poll(&mut both, None))?;
         Ok(both[1].revents().is_empty())
     }
 }
