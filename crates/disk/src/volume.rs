@@ -5,7 +5,7 @@
 //!
 //! Price: a part of a page costs a load and a store. Guarantee: what was written and acknowledged is read until it is
 //! written over, or the read fails; a write that fails leaves each page as it was or as it should be. The disk is
-//! volatile: it ends with its process.
+//! volatile: it ends with its process, unless an image is made of it ([`crate::image`]).
 
 use crate::ages::{Age, MAX_PAGES};
 use crate::backing::Backing;
@@ -210,6 +210,25 @@ impl Volume {
         size.is_some_and(|size| self.size.compare_exchange(0, size, Relaxed, Relaxed).is_ok())
     }
 
+    /// Goes up with every change of a page.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        let stats = self.store().stats();
+        stats.stores + stats.invalidates
+    }
+
+    /// Gives each page that there is, or why it cannot be read, in order, until `each` fails. Meanwhile nobody changes
+    /// any.
+    ///
+    /// # Errors
+    /// What `each` gives.
+    pub fn each_page<E>(
+        &self,
+        each: impl FnMut(u64, Result<&Page, DiskError>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.pages.each(0..self.most / PAGE, each)
+    }
+
     /// Bytes that the disk was opened with.
     #[must_use]
     pub fn most(&self) -> u64 {
@@ -260,7 +279,8 @@ impl Volume {
     }
 }
 
-fn is_size(size: u64) -> bool {
+/// Whether a disk can have so many bytes.
+pub(crate) fn is_size(size: u64) -> bool {
     (PAGE..=MOST_BYTES).contains(&size) && size.is_multiple_of(PAGE)
 }
 
