@@ -13,5 +13,6 @@ pub mod face;
 pub mod image;
 pub mod nbd;
 mod pages;
+mod shrinker;
 mod stripes;
 pub mod volume;

@@ -13,9 +13,11 @@ use crate::counts::Counts;
 use crate::face::{Disk, DiskError, Extent, ExtentKind};
 use crate::pages::Pages;
 pub use crate::pages::Worker;
+use crate::shrinker::Shrinker;
 use ramfold::tier::Tier;
 use ramfold::{Config, PAGE_SIZE, Page, PageState};
 use ramfold_budget::member::Member;
+use ramfold_budget::pressure::Pressure;
 use ramfold_budget::segment::Segment;
 use ramfold_budget::service::{self, Place, Server, Service};
 use ramfold_budget::share::Offer;
@@ -23,8 +25,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages that [`ramfold::Store::stored_near`] tells of.
@@ -72,6 +74,8 @@ pub struct Volume {
     /// Bytes; 0: no limit.
     mem_limit: AtomicU64,
     backing: Option<Arc<Backing>>,
+    /// Pages leave when others need the memory.
+    gives_way: Arc<AtomicBool>,
     pages: Arc<Pages>,
     service: Service,
 }
@@ -131,10 +135,17 @@ impl Volume {
         })?;
         let pages = Arc::new(Pages::new(Arc::clone(service.member()), Arc::clone(service.door())));
         let kept = Arc::clone(&pages);
-        let note_used = move |member: &Member| kept.counts.note_used(member.store().pool_bytes());
-        service.keep(LOOK, note_used).map_err(service::OpenError::from)?;
+        let gives_way = Arc::new(AtomicBool::new(true));
+        let mut shrinker = backing.as_ref().map(|_| Shrinker::new(Pressure::new(), Arc::clone(&gives_way)));
+        let look = move |member: &Member| {
+            kept.counts.note_used(member.store().pool_bytes());
+            if let Some(shrinker) = &mut shrinker {
+                shrinker.look(member.store(), Instant::now());
+            }
+        };
+        service.keep(LOOK, look).map_err(service::OpenError::from)?;
         let (now, mem_limit) = (AtomicU64::new(size), AtomicU64::new(mem_limit.unwrap_or(0)));
-        Ok(Self { size: now, most: size, mem_limit, backing, pages, service })
+        Ok(Self { size: now, most: size, mem_limit, backing, gives_way, pages, service })
     }
 
     /// The disk's budget, where its numbers are.
@@ -186,6 +197,17 @@ impl Volume {
         let most = if bytes == 0 { most_needed(self.most) } else { bytes };
         self.service.set_max_pool(most);
         true
+    }
+
+    /// Whether pages go to the backing when others need the memory.
+    #[must_use]
+    pub fn gives_way(&self) -> bool {
+        self.gives_way.load(Relaxed) && self.backing.is_some()
+    }
+
+    /// Sets whether they do.
+    pub fn set_gives_way(&self, it: bool) {
+        self.gives_way.store(it, Relaxed);
     }
 
     /// Forgets all pages and counts. Until it is given a size again, the disk takes no requests. False if it is in use.
