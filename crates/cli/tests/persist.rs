@@ -200,6 +200,20 @@ fn real_clients_find_what_they_wrote() {
 }
 
 #[test]
+fn a_disk_in_the_budget_of_another_is_kept_as_well() {
+    let (place, other) = (Place::new(), Place::new());
+    let budget = other.0.path().join("budget");
+    let _first = other.serve(&["--mem-limit", "64M", "--share", budget.to_str().unwrap()]);
+    for round in [1, 2] {
+        let disk = place.serve(&["--budget", budget.to_str().unwrap()]);
+        assert!(round == 1 || disk.contents() == bytes(1));
+        write(&disk, &bytes(round));
+        assert_eq!(disk.end(libc::SIGTERM), Some(0));
+    }
+    assert!(place.serve(&[]).contents() == bytes(2));
+}
+
+#[test]
 fn what_cannot_be_served_is_told_in_one_line_and_left_as_it_is() {
     let place = kept(&bytes(1));
     let path = place.image();
@@ -308,7 +322,7 @@ fn what_was_acknowledged_before_a_stop_is_kept() {
 #[cfg(target_arch = "x86_64")]
 mod steps {
     use super::*;
-    use trace::{CHANGES, Fate, TAKE_ROOM, stop_at};
+    use trace::{CHANGES, Fate, TAKE_ROOM, stop_and_record, stop_at};
 
     /// Served from the old bytes, with the new ones written, of another image than before.
     fn changed(old: &Path, new: &[u8]) -> (Place, Disk) {
@@ -350,6 +364,20 @@ mod steps {
             "of {step} stops {refused} were killed before the image was there, {served} after or not at all"
         );
         assert!(refused > 8 && served > 2);
+    }
+
+    /// What a power cut leaves: the bytes are on disk before the name leads to them, and the name before the end.
+    #[test]
+    fn what_is_kept_is_synced_before_and_after_it_takes_its_place() {
+        let (_place, disk) = changed(&kept(&bytes(1)).image(), &bytes(2));
+        let renames = [libc::SYS_rename, libc::SYS_renameat, libc::SYS_renameat2];
+        let made =
+            stop_and_record(disk.process.id(), &[&renames[..], &[libc::SYS_write, libc::SYS_fsync]].concat());
+        let at = made.iter().position(|call| renames.contains(call)).expect("the image takes its place");
+        let syncs: Vec<usize> = (0..made.len()).filter(|it| made[*it] == libc::SYS_fsync).collect();
+        let [before, after] = syncs[..] else { panic!("{made:?}") };
+        assert!(made[..before].contains(&libc::SYS_write), "the pages");
+        assert!(!made[before..at].contains(&libc::SYS_write) && before < at && at < after, "{made:?}");
     }
 
     #[test]

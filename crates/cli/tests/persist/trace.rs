@@ -73,6 +73,27 @@ fn wait(pid: i32) -> Option<i32> {
 /// Sends SIGTERM, and lets the nth of these calls meet its fate. Whether there was one: else the process has ended by
 /// itself, and was waited for. One that found no room goes on untraced.
 pub fn stop_at(pid: u32, calls: &[i64], nth: usize, fate: Fate) -> bool {
+    let mut met = 0;
+    stop(pid, |pid, registers| {
+        met += usize::from(calls.contains(&registers.orig_rax.cast_signed()) && suits(pid, fate, registers));
+        (met == nth).then_some(fate)
+    })
+}
+
+/// Sends SIGTERM, and tells which of these calls are made until the end.
+pub fn stop_and_record(pid: u32, calls: &[i64]) -> Vec<i64> {
+    let mut found = vec![];
+    stop(pid, |_, registers| {
+        found.extend(
+            calls.contains(&registers.orig_rax.cast_signed()).then_some(registers.orig_rax.cast_signed()),
+        );
+        None
+    });
+    found
+}
+
+/// Sends SIGTERM, and asks before each call of the first thread for its fate.
+fn stop(pid: u32, mut fate: impl FnMut(i32, &libc::user_regs_struct) -> Option<Fate>) -> bool {
     let pid = pid.cast_signed();
     trace(libc::PTRACE_SEIZE, pid, u64::from(libc::PTRACE_O_TRACESYSGOOD.cast_unsigned()));
     trace(libc::PTRACE_INTERRUPT, pid, 0);
@@ -80,7 +101,7 @@ pub fn stop_at(pid: u32, calls: &[i64], nth: usize, fate: Fate) -> bool {
     // SAFETY: a plain system call; the child is not waited for yet.
     unsafe { libc::kill(pid, libc::SIGTERM) };
     trace(libc::PTRACE_SYSCALL, pid, 0);
-    let (mut met, mut is_entry) = (0, true);
+    let mut is_entry = true;
     while let Some(status) = wait(pid) {
         let signal = libc::WSTOPSIG(status);
         if signal != libc::SIGTRAP | 0x80 {
@@ -92,10 +113,7 @@ pub fn stop_at(pid: u32, calls: &[i64], nth: usize, fate: Fate) -> bool {
         let Some(mut registers) = registers(pid) else { continue };
         // A call that was under way when the tracing began ends first: its answer is no ENOSYS.
         is_entry = is_entry && registers.rax.cast_signed() == -i64::from(libc::ENOSYS);
-        met += usize::from(
-            is_entry && calls.contains(&registers.orig_rax.cast_signed()) && suits(pid, fate, &registers),
-        );
-        if is_entry && met == nth {
+        if let Some(fate) = is_entry.then(|| fate(pid, &registers)).flatten() {
             return befall(pid, fate, &mut registers);
         }
         is_entry = !is_entry;
