@@ -12,7 +12,7 @@
 mod draft;
 pub mod format;
 
-use crate::face::{Disk, DiskError};
+use crate::face::Disk;
 use crate::volume::Volume;
 use draft::Draft;
 use format::{BLOCK, BODY, Block, Header, HeaderError, ReadError, Writer};
@@ -28,6 +28,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How often a file is opened while another takes its place.
 const TRIES: usize = 10;
+/// Pages between two times that it is told how many.
+const TOLD: u64 = 4096;
 /// Read ahead of the parser.
 const BUFFER: usize = 1 << 20;
 
@@ -188,13 +190,19 @@ impl Image {
         self.is_stale
     }
 
-    /// Gives a disk of zeros all pages.
+    /// Gives a disk of zeros all pages; tells now and then how many of how many.
     ///
     /// # Errors
     /// [`ReadError`]. The disk is then of no use.
-    pub fn restore(&mut self, disk: &Volume) -> Result<(), ReadError> {
-        let mut worker = disk.worker();
-        let mut put = |number: u64, page: &Page| disk.write(number * PAGE_SIZE as u64, page, &mut worker);
+    pub fn restore(&mut self, disk: &Volume, mut tell: impl FnMut(u64, u64)) -> Result<(), ReadError> {
+        let (mut worker, mut done, all) = (disk.worker(), 0, self.header.pages);
+        let mut put = |number: u64, page: &Page| {
+            done += 1;
+            if done % TOLD == 0 {
+                tell(done, all);
+            }
+            disk.write(number * PAGE_SIZE as u64, page, &mut worker)
+        };
         format::read(BufReader::with_capacity(BUFFER, &self.file), &self.header, &mut put)?;
         self.changes = disk.changes();
         Ok(())
@@ -210,11 +218,17 @@ impl Image {
         Ok(())
     }
 
-    /// Brings it up to date, from a disk that no client has any more. The compressor is named as [`by_name`] has it.
+    /// Brings it up to date, from a disk that no client has any more; tells now and then how many pages of how many.
+    /// The compressor is named as [`by_name`] has it.
     ///
     /// # Errors
     /// [`SaveError`]. The image is then as it was, and marked as served; or, if it could not be synced, marked clean.
-    pub fn save(&mut self, disk: &Volume, compressor: &str) -> Result<(), SaveError> {
+    pub fn save(
+        &mut self,
+        disk: &Volume,
+        compressor: &str,
+        tell: impl FnMut(u64, u64),
+    ) -> Result<(), SaveError> {
         let changes = disk.changes();
         if changes == self.changes {
             self.mark(&format::clean())?;
@@ -222,7 +236,7 @@ impl Image {
         }
         let draft = Draft::new(&self.path)?;
         lock(draft.file()).map_err(io::Error::other)?;
-        let header = write(disk, compressor, draft.file())?;
+        let header = write(disk, compressor, draft.file(), tell)?;
         seal(draft.file(), &header)?;
         if !is_there(&self.path, &self.file)? && self.path.symlink_metadata().is_ok() {
             return Err(SaveError::Replaced);
@@ -276,14 +290,24 @@ fn is_there(path: &Path, file: &File) -> Result<bool, Errno> {
 }
 
 /// Writes the pages to a file that is empty.
-fn write(disk: &Volume, compressor: &str, file: &File) -> Result<Header, SaveError> {
+fn write(
+    disk: &Volume,
+    compressor: &str,
+    file: &File,
+    mut tell: impl FnMut(u64, u64),
+) -> Result<Header, SaveError> {
     let codec = by_name(compressor).map_err(io::Error::other)?;
     let mut out = file;
     io::Seek::seek(&mut out, io::SeekFrom::Start(BODY))?;
     let mut writer = Writer::new(out, codec);
-    disk.each_page(|number, page| match page {
-        Ok(page) => Ok(writer.page(number, page)?),
-        Err(DiskError::NoSpace | DiskError::Io) => Err(SaveError::Page(number)),
+    let (mut done, all) = (0, disk.store().stats().stored_pages);
+    disk.each_page(|number, page| {
+        done += 1;
+        if done % TOLD == 0 {
+            tell(done, all);
+        }
+        let page = page.map_err(|_| SaveError::Page(number))?;
+        writer.page(number, page).map_err(SaveError::Io)
     })?;
     Ok(writer.finish(disk.most(), now())?.1)
 }

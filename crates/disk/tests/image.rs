@@ -81,7 +81,7 @@ fn open(path: &Path) -> Result<Image, OpenError> {
 /// A disk that was served from there, and the image.
 fn serve(path: &Path) -> (Volume, Image) {
     let (disk, mut image) = (volume(None), open(path).unwrap());
-    image.restore(&disk).unwrap();
+    image.restore(&disk, |_, _| ()).unwrap();
     image.serve().unwrap();
     (disk, image)
 }
@@ -90,7 +90,7 @@ fn serve(path: &Path) -> (Volume, Image) {
 fn kept(path: &Path, compressor: &str) -> (Vec<u8>, Vec<Extent>) {
     let (disk, mut image) = serve(path);
     fill(&disk);
-    image.save(&disk, compressor).unwrap();
+    image.save(&disk, compressor, |_, _| ()).unwrap();
     (contents(&disk), extents(&disk))
 }
 
@@ -103,7 +103,7 @@ fn what_is_kept_comes_back_page_by_page() {
         let metadata = fs::metadata(&path).unwrap();
         assert_eq!((metadata.mode() & 0o7777, metadata.nlink()), (0o600, 1));
         let (disk, mut image) = (volume(mem_limit), open(&path).unwrap());
-        image.restore(&disk).unwrap();
+        image.restore(&disk, |_, _| ()).unwrap();
         assert!(contents(&disk) == bytes && extents(&disk) == pieces, "{compressor}");
         assert!(!image.is_stale());
         assert_eq!(image.pages(), pieces.iter().filter(|it| it.kind == DATA).map(|it| it.len / PAGE).sum());
@@ -125,7 +125,7 @@ fn only_a_stop_in_order_makes_it_clean() {
     let inode = fs::metadata(&path).unwrap().ino();
     let (disk, mut image) = serve(&path);
     assert!(matches!(open(&path), Err(OpenError::InUse)));
-    image.save(&disk, "lz4").unwrap();
+    image.save(&disk, "lz4", |_, _| ()).unwrap();
     drop(image);
     assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
     // Served, changed and not stopped: refused, unless the older state is asked for.
@@ -136,11 +136,11 @@ fn only_a_stop_in_order_makes_it_clean() {
         assert!(matches!(open(&path), Err(OpenError::Stale { .. })));
     }
     let (disk, mut image) = (volume(None), Image::open(&path, PAGES * PAGE, true).unwrap());
-    image.restore(&disk).unwrap();
+    image.restore(&disk, |_, _| ()).unwrap();
     assert!(image.is_stale() && contents(&disk) == bytes);
     image.serve().unwrap();
     disk.discard(0, PAGES * PAGE, &mut disk.worker()).unwrap();
-    image.save(&disk, "lz4").unwrap();
+    image.save(&disk, "lz4", |_, _| ()).unwrap();
     drop((image, disk));
     let (disk, _) = serve(&path);
     assert!(contents(&disk).iter().all(|byte| *byte == 0), "what was discarded is gone");
@@ -191,9 +191,9 @@ fn a_new_image_that_nothing_was_served_from_goes_again() {
     symlink("image", directory.path().join("link")).unwrap();
     let mut image = Image::open(&directory.path().join("link"), PAGES * PAGE, true).unwrap();
     let disk = volume(None);
-    image.restore(&disk).unwrap();
+    image.restore(&disk, |_, _| ()).unwrap();
     fill(&disk);
-    image.save(&disk, "lz4").unwrap();
+    image.save(&disk, "lz4", |_, _| ()).unwrap();
     assert!(directory.path().join("link").is_symlink() && fs::metadata(&path).unwrap().len() > BODY);
 }
 
@@ -205,13 +205,13 @@ fn a_file_that_was_put_in_its_place_is_not_written_over() {
     fill(&disk);
     fs::rename(&path, directory.path().join("away")).unwrap();
     fs::write(&path, "mine").unwrap();
-    assert!(matches!(image.save(&disk, "lz4"), Err(SaveError::Replaced)));
+    assert!(matches!(image.save(&disk, "lz4", |_, _| ()), Err(SaveError::Replaced)));
     assert_eq!(
         (fs::read(&path).unwrap(), directory.path().read_dir().unwrap().count()),
         (b"mine".to_vec(), 2)
     );
     fs::remove_file(&path).unwrap();
-    image.save(&disk, "lz4").unwrap();
+    image.save(&disk, "lz4", |_, _| ()).unwrap();
     drop(image);
     assert!(contents(&serve(&path).0) == contents(&disk));
 }

@@ -5,6 +5,7 @@
 
 use super::Options;
 use crate::failure::{Failure, say};
+use crate::output::progress;
 use ramfold_disk::image::format::{HeaderError, ReadError};
 use ramfold_disk::image::{Image, OpenError, SaveError};
 use ramfold_disk::volume::Volume;
@@ -55,7 +56,9 @@ pub struct Kept {
 impl Kept {
     /// Gives a disk of zeros what is kept.
     pub fn restore(mut image: Image, volume: &Volume, compressor: &str) -> Result<Self, Failure> {
-        image.restore(volume).map_err(|error| {
+        let restored = image.restore(volume, |done, all| progress(&format!("reading page {done} of {all}")));
+        progress("");
+        restored.map_err(|error| {
             let what = match error {
                 ReadError::Damaged(_) => DAMAGED,
                 ReadError::Io(_) => "it was left as it is",
@@ -86,7 +89,10 @@ impl Kept {
 
     /// After they have gone.
     pub fn save(&mut self, volume: &Volume) -> Result<(), SaveError> {
-        self.image.save(volume, &self.compressor)
+        let tell = |done, all| progress(&format!("keeping page {done} of {all}"));
+        let saved = self.image.save(volume, &self.compressor, tell);
+        progress("");
+        saved
     }
 
     /// After a stop that has kept nothing.
