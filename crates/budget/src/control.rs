@@ -137,7 +137,11 @@ fn welcome(socket: &Socket, stop: &OwnedFd, answers: &Arc<dyn Answers>) {
     let taken = Arc::new(AtomicUsize::new(0));
     loop {
         let mut both = [PollFd::new(socket.listener(), PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        if poll(&mut both, None).is_ok() && !both[1].revents().is_empty() {
+        // A signal that came to this thread is no client: nobody would end a wait for one.
+        if poll(&mut both, None).is_err() {
+            continue;
+        }
+        if !both[1].revents().is_empty() {
             return;
         }
         let admitted = socket.listener().accept().and_then(|(stream, _)| match Seat::take(&taken) {

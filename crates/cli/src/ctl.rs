@@ -33,11 +33,11 @@ const COLUMNS: &[(Attribute, &[&str])] = &[
 /// Reads or writes an attribute of a disk or a mount that runs; a disk's by zram's names and in zram's formats.
 ///
 /// Of a disk are read: backing_dev, bd_stat, block_state, debug_stat, initstate, io_stat, mm_stat. Read and written:
-/// comp_algorithm, compressed_writeback, disksize (after a reset), mem_limit, recomp_algorithm, writeback_batch_size,
-/// writeback_limit, writeback_limit_enable. Written: algorithm_params, compact, idle, mem_used_max, recompress, reset,
-/// writeback. Of a mount is read: stat. Read and written: compressor, max_compression_ratio, memlimit. Written:
-/// compact. Exit status: 0, 2 for wrong usage, a value that the attribute cannot have among it, 125 if it could not be
-/// done.
+/// comp_algorithm, compressed_writeback, disksize (after a reset), mem_limit, recomp_algorithm, shrinker_enabled,
+/// writeback_batch_size, writeback_limit, writeback_limit_enable. Written: algorithm_params, compact, idle,
+/// mem_used_max, recompress, reset, writeback. Of a mount is read: stat. Read and written: compressor,
+/// max_compression_ratio, memlimit, shrinker_enabled. Written: compact. Exit status: 0, 2 for wrong usage, a value that
+/// the attribute cannot have among it, 125 if it could not be done.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: ramfold ctl disk0 mm_stat
          ramfold ctl disk0 mem_limit 1G

@@ -2,20 +2,24 @@
 //!
 //! The command makes the disk, says where it is, and waits to be told to stop. The disk is in ramfold-disk.
 
+mod persist;
+
 use crate::failure::{Failure, say};
 use crate::run::metrics::Address;
-use crate::serve::{self, Prepared};
+use crate::serve::{self, Prepared, Running};
 use crate::sharing::{self, Sharing};
 use crate::{names, size};
+use persist::Kept;
 use ramfold::tier::open_swap;
 use ramfold::{Config, PAGE_SIZE};
 use ramfold_disk::attributes::Attributes;
+use ramfold_disk::image::Image;
 use ramfold_disk::nbd::{Listener, Server};
 use ramfold_disk::volume::{LEAST_MEMORY, LEAST_SHARED, Settings, Volume};
 use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -26,11 +30,13 @@ const NAME: &str = "disk";
 ///
 /// What is written is compressed, page by page, as zram does. When --mem-limit is reached, the pages that were used
 /// least lately go to --backing-dev, compressed and encrypted; without one, what does not fit is refused. The disk
-/// is volatile: it ends with this process. Its URI goes to stdout when it can be used, and `ramfold ctl` reads and
-/// changes what it does. SIGTERM and Ctrl-C end it. Exit status: 0, 2 for wrong usage, 125 if ramfold failed.
+/// is volatile: it ends with this process, unless --persist keeps it. Its URI goes to stdout when it can be used, and
+/// `ramfold ctl` reads and changes what it does. SIGTERM and Ctrl-C end it. Exit status: 0, 2 for wrong usage, 125 if
+/// ramfold failed, --persist among it.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: ramfold disk --size 4G --mem-limit 1G --backing-dev /var/tmp --unix /run/disk.sock"
+    after_help = "Example: ramfold disk --size 4G --mem-limit 1G --backing-dev /var/tmp --unix /run/disk.sock
+         ramfold disk --size 4G --backing-dev /srv/scratch.img --persist --unix /run/disk.sock"
 )]
 #[command(group(clap::ArgGroup::new("socket").required(true).args(["unix", "tcp"])))]
 pub struct Options {
@@ -61,6 +67,20 @@ pub struct Options {
     /// Most that the backing file may take; by default twice the size of the disk
     #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "backing_dev")]
     pub backing_size: Option<u64>,
+
+    /// Keep the disk in the file --backing-dev at a clean stop, and serve it again from there at the next start
+    ///
+    /// While it runs, what leaves memory goes to a file without a name beside it. What is kept is compressed by
+    /// --comp-algorithm and not encrypted. A file that is no image of a disk, or is damaged, is refused and left as it
+    /// is.
+    #[arg(long, requires = "backing_dev")]
+    pub persist: bool,
+
+    /// With --persist: if the disk did not end in order the last time, serve what the last clean stop has kept
+    ///
+    /// Without it that is refused: what was written since then is lost.
+    #[arg(long, requires = "persist")]
+    pub accept_stale: bool,
 
     /// Compressor, with a level if it has levels: lz4, lz4hc:9, zstd:-1, deflate:6, lzo-rle
     #[arg(long, value_name = "NAME[:LEVEL]", default_value = "lz4", value_parser = names::compressor)]
@@ -124,7 +144,7 @@ impl Options {
             duplicate_pages_enabled: !self.no_duplicates,
             ..Config::default()
         };
-        Ok(Settings { size: self.size, mem_limit: self.mem_limit, store, backing: self.backing()? })
+        Ok(Settings { size: self.size, mem_limit: self.mem_limit, store, backing: None })
     }
 
     fn attributes(&self, volume: &Arc<Volume>) -> Arc<Attributes> {
@@ -132,9 +152,11 @@ impl Options {
         Arc::new(Attributes::new(Arc::clone(volume), &self.comp_algorithm, recomp))
     }
 
-    fn backing(&self) -> Result<Option<(File, u64)>, Failure> {
+    /// Where pages go that leave memory: beside the image, if there is one.
+    fn backing(&self, image: Option<&Image>) -> Result<Option<(File, u64)>, Failure> {
         let Some(path) = &self.backing_dev else { return Ok(None) };
-        let file = open_swap(Some(path)).map_err(|error| {
+        let place = image.map_or(&**path, |image| image.path().parent().unwrap_or(Path::new("/")));
+        let file = open_swap(Some(place)).map_err(|error| {
             Failure::failed(format!(
                 "--backing-dev {}: {error} (give another directory or file)",
                 path.display()
@@ -155,27 +177,76 @@ impl Options {
 
 /// Serves the disk until a signal ends it.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("disk: {error}"));
-    let settings = options.settings()?;
+    let mut settings = options.settings()?;
     let prepared = Prepared::new(NAME, options.stats.as_deref())?;
+    let image = persist::open(options)?;
+    settings.backing = options.backing(image.as_ref())?;
     let (place, share) = options.sharing.place()?;
     let within = place.limit();
     let (listener, socket) = (options.listener()?, serve::socket(NAME, options.name.as_deref())?);
     let volume = Arc::new(Volume::open_in(settings, place).map_err(|error| failed(&error))?);
+    let kept = image.map(|image| Kept::restore(image, &volume, &options.comp_algorithm)).transpose()?;
     let (uri, attributes) = (listener.uri(), options.attributes(&volume));
     let name = socket.as_ref().map_or(NAME, |socket| socket.name()).to_owned();
     let mut running = prepared.start(volume.segment(), options.metrics.as_ref(), socket, attributes)?;
     let _share = sharing::start(share, || volume.offer())?;
     let exported = options.name.as_deref().unwrap_or(NAME).to_owned();
-    let server = Server::start(listener, Arc::clone(&volume), exported).map_err(|error| failed(&error))?;
-    say(&format!(
-        "disk: {name}, {} in memory{}; all that is written ends with this process",
-        size::display(options.size),
-        within.map_or_else(String::new, |limit| format!(", in a shared budget of {}", size::display(limit)))
-    ));
-    // Nobody need listen.
-    let _ = writeln!(std::io::stdout(), "{uri}");
-    running.wait();
-    drop(server);
-    running.end(|| volume.publish())
+    let told = || {
+        say(&format!(
+            "disk: {name}, {} in memory{}; {}",
+            size::display(options.size),
+            within.map_or_else(String::new, |limit| format!(
+                ", in a shared budget of {}",
+                size::display(limit)
+            )),
+            if options.persist {
+                "a clean stop keeps it"
+            } else {
+                "all that is written ends with this process"
+            }
+        ));
+        // Nobody need listen.
+        let _ = writeln!(std::io::stdout(), "{uri}");
+    };
+    let served = serve_until_kept(listener, &volume, &exported, kept, &mut running, told);
+    let ended = running.end(|| volume.publish());
+    served.and(ended)
+}
+
+/// Serves the disk until a stop has worked that keeps what is to be kept; `told` once it can be used. A stop that
+/// keeps nothing ends it too if it is the second.
+fn serve_until_kept(
+    mut listener: Listener,
+    volume: &Arc<Volume>,
+    name: &str,
+    mut kept: Option<Kept>,
+    running: &mut Running,
+    told: impl FnOnce(),
+) -> Result<(), Failure> {
+    let mut told = Some(told);
+    loop {
+        kept.as_mut().map_or(Ok(()), Kept::serve)?;
+        let server = Server::start(listener, Arc::clone(volume), name.to_owned()).map_err(|error| {
+            // Nothing has come that is not kept.
+            let _ = kept.as_mut().map(|kept| kept.save(volume));
+            failed(&error)
+        })?;
+        let is_first = told.take().map(|told| told()).is_some();
+        running.wait();
+        let stopped = server.stop();
+        let Some(kept) = &mut kept else { return Ok(()) };
+        match (kept.save(volume), stopped) {
+            (Ok(()), _) => return Ok(()),
+            (Err(error), Some(again)) if is_first => {
+                running.go_on();
+                kept.say_that_it_goes_on(&error);
+                listener = again;
+            }
+            (Err(error), _) => return Err(kept.lost(&error)),
+        }
+    }
+}
+
+fn failed(error: &dyn std::fmt::Display) -> Failure {
+    Failure::failed(format!("disk: {error}"))
 }

@@ -82,6 +82,11 @@ impl Running {
         self.signals.forever().next();
     }
 
+    /// Goes on: signals that came since are of the stop that has failed.
+    pub fn go_on(&mut self) {
+        self.signals.pending().for_each(drop);
+    }
+
     /// Ends what is served here, and reports. `publish` enters the last numbers.
     pub fn end(self, publish: impl FnOnce()) -> Result<ExitCode, Failure> {
         let Self { mut stats, segment, started, control, metrics, signals: _signals } = self;

@@ -35,6 +35,18 @@ impl Disk {
         self.process.wait().unwrap().code()
     }
 
+    /// Its status, if it ends within ten seconds.
+    fn wait(mut self) -> Option<i32> {
+        let begun = std::time::Instant::now();
+        while begun.elapsed().as_secs() < 10 {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        None
+    }
+
     fn signal(&self, signal: i32) {
         // SAFETY: a plain system call; the child is not waited for yet.
         unsafe { libc::kill(self.process.id().cast_signed(), signal) };
@@ -176,6 +188,28 @@ fn clients_that_misbehave_disturb_nobody() {
         client("nbdinfo", &["--size", &disk.uri]);
     }
     assert_eq!(disk.stop(), Some(0), "it stops though they are there");
+}
+
+#[test]
+fn a_signal_ends_it_whichever_of_its_threads_it_comes_to() {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let socket = directory.path().join("disk.sock");
+    let start = || Disk::start(&["--size", "16M", "--unix", socket.to_str().unwrap()]);
+    for number in 0.. {
+        let disk = start();
+        let pid = disk.process.id();
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let Some(thread) = threads.map(|entry| entry.unwrap().file_name()).nth(number) else {
+            assert!(number > 2, "the main thread, and those of the sockets");
+            break;
+        };
+        let thread: i64 = thread.to_str().unwrap().parse().unwrap();
+        // So that it waits by then.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        // SAFETY: a plain system call; the child is not waited for yet.
+        unsafe { libc::syscall(libc::SYS_tgkill, i64::from(pid), thread, i64::from(libc::SIGTERM)) };
+        assert_eq!(disk.wait(), Some(0), "thread {number}");
+    }
 }
 
 #[test]

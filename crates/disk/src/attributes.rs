@@ -124,6 +124,7 @@ impl Attributes {
             Attribute::CompAlgorithm => writeln!(out, "{}", self.state().compressors.show_first()),
             Attribute::RecompAlgorithm => write!(out, "{}", self.state().compressors.show_others()),
             Attribute::BackingDev => writeln!(out, "{}", backing.map_or("none", |backing| backing.name())),
+            Attribute::ShrinkerEnabled => writeln!(out, "{}", u8::from(disk.gives_way())),
             Attribute::CompressedWriteback => writeln!(out, "1"),
             Attribute::WritebackBatchSize => writeln!(out, "{}", self.state().batch),
             Attribute::WritebackLimit => writeln!(out, "{}", backing.map_or(0, |backing| backing.limit())),
@@ -173,6 +174,7 @@ impl Attributes {
             Setting::MemLimit(bytes) if !disk.set_mem_limit(bytes) => Err(AttributeError::TooLittle),
             Setting::MemLimit(_) | Setting::CompressedWriteback(true) => Ok(()),
             Setting::CompressedWriteback(false) => Err(AttributeError::Compressed),
+            Setting::ShrinkerEnabled(on) => self.backing().map(|_| disk.set_gives_way(on)),
             Setting::WritebackLimit(pages) => self.backing().map(|backing| backing.set_limit(pages)),
             Setting::WritebackLimitEnable(on) => self.backing().map(|backing| backing.set_limited(on)),
             Setting::WritebackBatchSize(size) => {

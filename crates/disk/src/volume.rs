@@ -5,7 +5,7 @@
 //!
 //! Price: a part of a page costs a load and a store. Guarantee: what was written and acknowledged is read until it is
 //! written over, or the read fails; a write that fails leaves each page as it was or as it should be. The disk is
-//! volatile: it ends with its process.
+//! volatile: it ends with its process, unless an image is made of it ([`crate::image`]).
 
 use crate::ages::{Age, MAX_PAGES};
 use crate::backing::Backing;
@@ -13,9 +13,11 @@ use crate::counts::Counts;
 use crate::face::{Disk, DiskError, Extent, ExtentKind};
 use crate::pages::Pages;
 pub use crate::pages::Worker;
+use crate::shrinker::Shrinker;
 use ramfold::tier::Tier;
 use ramfold::{Config, PAGE_SIZE, Page, PageState};
 use ramfold_budget::member::Member;
+use ramfold_budget::pressure::Pressure;
 use ramfold_budget::segment::Segment;
 use ramfold_budget::service::{self, Place, Server, Service};
 use ramfold_budget::share::Offer;
@@ -23,8 +25,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages that [`ramfold::Store::stored_near`] tells of.
@@ -72,6 +74,8 @@ pub struct Volume {
     /// Bytes; 0: no limit.
     mem_limit: AtomicU64,
     backing: Option<Arc<Backing>>,
+    /// Pages leave when others need the memory.
+    gives_way: Arc<AtomicBool>,
     pages: Arc<Pages>,
     service: Service,
 }
@@ -131,10 +135,17 @@ impl Volume {
         })?;
         let pages = Arc::new(Pages::new(Arc::clone(service.member()), Arc::clone(service.door())));
         let kept = Arc::clone(&pages);
-        let note_used = move |member: &Member| kept.counts.note_used(member.store().pool_bytes());
-        service.keep(LOOK, note_used).map_err(service::OpenError::from)?;
+        let gives_way = Arc::new(AtomicBool::new(true));
+        let mut shrinker = backing.as_ref().map(|_| Shrinker::new(Pressure::new(), Arc::clone(&gives_way)));
+        let look = move |member: &Member| {
+            kept.counts.note_used(member.store().pool_bytes());
+            if let Some(shrinker) = &mut shrinker {
+                shrinker.look(member.store(), Instant::now());
+            }
+        };
+        service.keep(LOOK, look).map_err(service::OpenError::from)?;
         let (now, mem_limit) = (AtomicU64::new(size), AtomicU64::new(mem_limit.unwrap_or(0)));
-        Ok(Self { size: now, most: size, mem_limit, backing, pages, service })
+        Ok(Self { size: now, most: size, mem_limit, backing, gives_way, pages, service })
     }
 
     /// The disk's budget, where its numbers are.
@@ -188,6 +199,17 @@ impl Volume {
         true
     }
 
+    /// Whether pages go to the backing when others need the memory.
+    #[must_use]
+    pub fn gives_way(&self) -> bool {
+        self.gives_way.load(Relaxed) && self.backing.is_some()
+    }
+
+    /// Sets whether they do.
+    pub fn set_gives_way(&self, it: bool) {
+        self.gives_way.store(it, Relaxed);
+    }
+
     /// Forgets all pages and counts. Until it is given a size again, the disk takes no requests. False if it is in use.
     pub fn reset(&self) -> bool {
         let size = self.size.swap(0, Relaxed);
@@ -208,6 +230,25 @@ impl Volume {
     pub fn resize(&self, size: u64) -> bool {
         let size = size.checked_next_multiple_of(PAGE).filter(|size| is_size(*size) && *size <= self.most);
         size.is_some_and(|size| self.size.compare_exchange(0, size, Relaxed, Relaxed).is_ok())
+    }
+
+    /// Goes up with every change of a page.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        let stats = self.store().stats();
+        stats.stores + stats.invalidates
+    }
+
+    /// Gives each page that there is, or why it cannot be read, in order, until `each` fails. Meanwhile nobody changes
+    /// any.
+    ///
+    /// # Errors
+    /// What `each` gives.
+    pub fn each_page<E>(
+        &self,
+        each: impl FnMut(u64, Result<&Page, DiskError>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.pages.each(0..self.most / PAGE, each)
     }
 
     /// Bytes that the disk was opened with.
@@ -260,7 +301,8 @@ impl Volume {
     }
 }
 
-fn is_size(size: u64) -> bool {
+/// Whether a disk can have so many bytes.
+pub(crate) fn is_size(size: u64) -> bool {
     (PAGE..=MOST_BYTES).contains(&size) && size.is_multiple_of(PAGE)
 }
 

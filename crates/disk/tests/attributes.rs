@@ -146,6 +146,15 @@ fn idle_pages_are_written_back_and_huge_ones() {
 }
 
 #[test]
+fn giving_way_is_switched() {
+    let fixture = Fixture::new(Some(8 << 20));
+    for (line, told) in [("shrinker_enabled 0", "0\n"), ("shrinker_enabled 1", "1\n")] {
+        fixture.set(line);
+        assert_eq!(fixture.show("shrinker_enabled"), told);
+    }
+}
+
+#[test]
 fn writeback_keeps_its_limit() {
     let fixture = Fixture::new(Some(8 << 20));
     (0..100).for_each(|page| fixture.write(page, &text(page)));
@@ -245,7 +254,9 @@ fn a_reset_forgets_everything_when_nobody_is_there() {
 fn what_cannot_be_is_told() {
     let fixture = Fixture::new(None);
     assert_eq!(fixture.show("backing_dev"), "none\n");
-    for line in ["writeback type=idle", "writeback_limit 5", "writeback_limit_enable 1"] {
+    assert_eq!(fixture.show("shrinker_enabled"), "0\n", "there is nowhere to give way to");
+    for line in ["writeback type=idle", "writeback_limit 5", "writeback_limit_enable 1", "shrinker_enabled 1"]
+    {
         assert_eq!(fixture.try_set(line), Err(AttributeError::NoBacking), "{line}");
     }
     assert_eq!(fixture.try_set("compressed_writeback 0"), Err(AttributeError::Compressed));

@@ -1,15 +1,15 @@
 //! Keeping: what the keeper's thread does for a mount with every look, beside what it does for any server.
 //!
 //! It keeps the process within its limit. What the process has beside compressed pages (nodes, buffers, the store's
-//! index) comes first; the pool has the rest, or less while others need memory ([`crate::pressure`]). It tells the
-//! cache how much fits. A page that does not compress is as well in the kernel's cache, and a few of them among many
-//! that do would each cost a read of the source: so they are kept up to a part of the pool. The files stay in the
+//! index) comes first; the pool has the rest, or less while others need memory ([`ramfold_budget::pressure`]). It tells
+//! the cache how much fits. A page that does not compress is as well in the kernel's cache, and a few of them among
+//! many that do would each cost a read of the source: so they are kept up to a part of the pool. The files stay in the
 //! source, so pages go without being written anywhere.
 
 use crate::cache::Cache;
-use crate::pressure::Pressure;
 use crate::sys::give_free_memory_back;
 use ramfold::{PAGE_SIZE, PoorPages};
+use ramfold_budget::pressure::Pressure;
 use ramfold_budget::segment::Gauge;
 use std::time::{Duration, Instant};
 

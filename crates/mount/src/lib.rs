@@ -19,7 +19,6 @@ mod keeper;
 pub mod known;
 pub mod mount;
 mod nodes;
-mod pressure;
 mod source;
 pub mod stamp;
 mod sys;

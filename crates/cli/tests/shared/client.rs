@@ -1,6 +1,8 @@
 //! A client of a disk: the old handshake, one request at a time.
 
-use std::io::{Read, Write};
+#![allow(dead_code)] // each test binary uses its part
+
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -19,26 +21,31 @@ impl Client {
         Self(stream)
     }
 
-    fn request(&mut self, kind: u16, offset: u64, len: usize, data: &[u8]) -> u32 {
+    fn request(&mut self, kind: u16, offset: u64, len: usize, data: &[u8]) -> io::Result<u32> {
         let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
         request.extend(u32::from(kind).to_be_bytes());
         request.extend(7_u64.to_be_bytes());
         request.extend(offset.to_be_bytes());
         request.extend(u32::try_from(len).unwrap().to_be_bytes());
         request.extend(data);
-        self.0.write_all(&request).unwrap();
+        self.0.write_all(&request)?;
         let mut reply = [0; 16];
-        self.0.read_exact(&mut reply).unwrap();
-        u32::from_be_bytes(reply[4..8].try_into().unwrap())
+        self.0.read_exact(&mut reply)?;
+        Ok(u32::from_be_bytes(reply[4..8].try_into().unwrap()))
     }
 
     /// The error, 0 if there is none.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> u32 {
+        self.try_write(offset, data).unwrap()
+    }
+
+    /// The same; Err if the disk has hung up.
+    pub fn try_write(&mut self, offset: u64, data: &[u8]) -> io::Result<u32> {
         self.request(1, offset, data.len(), data)
     }
 
     pub fn read(&mut self, offset: u64, len: usize) -> Vec<u8> {
-        assert_eq!(self.request(0, offset, len, &[]), 0, "a read at {offset}");
+        assert_eq!(self.request(0, offset, len, &[]).unwrap(), 0, "a read at {offset}");
         let mut data = vec![0; len];
         self.0.read_exact(&mut data).unwrap();
         data

@@ -33,6 +33,7 @@ ramfold_budget::attributes! {
         RecompAlgorithm = "recomp_algorithm" Both,
         Recompress = "recompress" Write,
         Reset = "reset" Write,
+        ShrinkerEnabled = "shrinker_enabled" Both,
         Writeback = "writeback" Write,
         WritebackBatchSize = "writeback_batch_size" Both,
         WritebackLimit = "writeback_limit" Both,
@@ -71,6 +72,7 @@ pub enum Setting {
     },
     Recompress(Recompress),
     Reset,
+    ShrinkerEnabled(bool),
     Writeback(Vec<Chosen>),
     WritebackBatchSize(usize),
     /// Pages.
@@ -156,6 +158,7 @@ fn setting(attribute: Attribute, value: &str) -> Result<Setting, RequestError> {
             (recompress(value).map(Setting::Recompress), hint)
         }
         Attribute::Reset => (trigger(value).map(|()| Setting::Reset), "1"),
+        Attribute::ShrinkerEnabled => (switch(value).map(Setting::ShrinkerEnabled), "0 or 1"),
         Attribute::Writeback => {
             let hint = "type=huge, idle, huge_idle or incompressible, page_index=N, page_indexes=LOW-HIGH";
             (writeback(value).map(Setting::Writeback), hint)

@@ -111,7 +111,8 @@ impl Listener {
             Self::Tcp(listener) => listener.as_fd(),
         };
         let mut both = [PollFd::from_borrowed_fd(own, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        poll(&mut both, None)?;
+        // A signal that came to this thread is no client: nobody would end a wait for one.
+        rustix::io::retry_on_intr(|| poll(&mut both, None))?;
         Ok(both[1].revents().is_empty())
     }
 }
@@ -181,7 +182,7 @@ impl Write for Stream {
 pub struct Server {
     /// Something is written there to stop.
     stop: OwnedFd,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Listener>>,
 }
 
 impl Server {
@@ -194,17 +195,29 @@ impl Server {
         let stopped = stop.try_clone()?;
         let clients = Clients { disk, name, open: Mutex::default() };
         let thread = std::thread::Builder::new().name("ramfold-nbd".to_owned());
-        let thread = thread.spawn(move || Arc::new(clients).welcome(&listener, &stopped))?;
+        let thread = thread.spawn(move || {
+            Arc::new(clients).welcome(&listener, &stopped);
+            listener
+        })?;
         Ok(Self { stop, thread: Some(thread) })
+    }
+
+    /// Hangs up on all clients. When this returns none has a request under way. Who comes now waits until somebody
+    /// serves at the listener again; None if its thread has panicked.
+    #[must_use]
+    pub fn stop(mut self) -> Option<Listener> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Option<Listener> {
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        self.thread.take().and_then(|thread| thread.join().ok())
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 

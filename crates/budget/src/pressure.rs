@@ -1,22 +1,22 @@
-//! Pressure: when others need the memory, the cache has less of its limit, and gets it back when they do not.
+//! Pressure: when others need the memory, a door has less of what it may have, and gets it back when they do not.
 //!
 //! Twice: of the whole machine, and of this process's control group where that has a limit (version 2). Under pressure
 //! is who has both: tasks that stand still for want of memory (PSI, `some`), for a twentieth of the time and more, and
-//! less than an eighth of the memory to be had without taking anonymous pages. PSI alone does not do: a reader of the
+//! less than an eighth of the memory to be had without taking anonymous pages. PSI alone does not do: a reader of a
 //! mount that waits for a page of a file which it has read before counts as standing still for want of memory, and a
 //! cache that is smaller makes it wait more.
 //!
 //! Price: two small files read four times a second. Guarantee: under pressure the limit falls by an eighth with each
 //! look, to an eighth of what was given; once that has been over for [`CALM`], it grows back by a 64th with each.
 
-use ramfold_budget::process::size_in;
+use crate::process::size_in;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long there is no pressure before the cache grows.
+/// How long there is no pressure before the door grows.
 const CALM: Duration = Duration::from_secs(5);
 /// Tasks stand still for one part in so many of the time.
 const STALLED: u128 = 20;
@@ -79,20 +79,27 @@ fn stalled(text: &str) -> Option<u64> {
 
 /// What is thought of the pressure.
 #[derive(Debug)]
-pub(crate) struct Pressure {
+pub struct Pressure {
     places: Vec<(Place, Option<Seen>)>,
     looked: Instant,
     /// When there was pressure last.
     pressed: Option<Instant>,
-    /// What the cache may have of its limit, in 65536ths.
+    /// What the door may have of its bytes, in 65536ths.
     part: u64,
 }
 
 const WHOLE: u64 = 1 << 16;
 
+impl Default for Pressure {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Pressure {
     /// That of the machine and of the group that this process is in.
-    pub(crate) fn new() -> Self {
+    #[must_use]
+    pub fn new() -> Self {
         let mut places = vec![Place::Machine("/proc/pressure/memory".into(), "/proc/meminfo".into())];
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         if let Some(group) = groups.lines().find_map(|line| line.strip_prefix("0::/")) {
@@ -101,13 +108,25 @@ impl Pressure {
         Self::of(places)
     }
 
+    /// That of a machine whose pressure and memory these files tell, as those in /proc do.
+    #[must_use]
+    pub fn told_by(pressure: PathBuf, memory: PathBuf) -> Self {
+        Self::of(vec![Place::Machine(pressure, memory)])
+    }
+
     fn of(places: Vec<Place>) -> Self {
         let places = places.into_iter().map(|place| (place, None)).collect();
         Self { places, looked: Instant::now(), pressed: None, part: WHOLE }
     }
 
-    /// What the cache may have of so many bytes now.
-    pub(crate) fn allowed(&mut self, bytes: u64, now: Instant) -> u64 {
+    /// Whether less than all may be had.
+    #[must_use]
+    pub fn is_felt(&self) -> bool {
+        self.part < WHOLE
+    }
+
+    /// What the door may have of so many bytes now.
+    pub fn allowed(&mut self, bytes: u64, now: Instant) -> u64 {
         let passed = now.saturating_duration_since(self.looked);
         if passed >= LOOK {
             self.looked = now;
@@ -117,7 +136,7 @@ impl Pressure {
     }
 
     /// All that was given, whatever the pressure.
-    pub(crate) fn release(&mut self) {
+    pub fn release(&mut self) {
         (self.part, self.pressed) = (WHOLE, None);
         self.places.iter_mut().for_each(|(_, before)| *before = None);
     }

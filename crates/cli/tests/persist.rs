@@ -1,0 +1,429 @@
+//! `ramfold disk --persist`: the disk from one server to the next, and servers that are stopped at every step.
+
+#[path = "shared/client.rs"]
+mod client;
+mod command;
+#[path = "common/need.rs"]
+#[allow(dead_code)] // other test binaries use the rest
+mod need;
+#[cfg(target_arch = "x86_64")]
+#[path = "persist/trace.rs"]
+mod trace;
+
+use client::Client;
+use command::{Outcome, PATH, one_line, ramfold};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use tempfile::TempDir;
+
+const PAGE: usize = 4096;
+const SIZE: usize = 8 << 20;
+
+/// A directory with an image and a socket.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir_in("/var/tmp").unwrap())
+    }
+
+    fn image(&self) -> PathBuf {
+        self.0.path().join("image")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.path().join("socket")
+    }
+
+    fn arguments(&self, more: &[&str]) -> Vec<String> {
+        let (image, socket) = (self.image(), self.socket());
+        let own = ["disk", "--backing-dev", image.to_str().unwrap(), "--unix", socket.to_str().unwrap()];
+        let size = if more.contains(&"--size") { &[][..] } else { &["--size", "8M"] };
+        [&own[..], &["--persist", "--recomp-algorithm", "none"], size, more]
+            .concat()
+            .into_iter()
+            .map(str::to_owned)
+            .collect()
+    }
+
+    fn command(&self, more: &[&str]) -> Command {
+        let mut command = Command::new(PATH);
+        command.args(self.arguments(more)).env("XDG_RUNTIME_DIR", self.0.path());
+        command
+    }
+
+    /// A disk that is served, or why it is not.
+    fn try_serve(&self, more: &[&str]) -> Result<Disk, String> {
+        let mut command = self.command(more);
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut uri = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut uri).unwrap();
+        let told = BufReader::new(process.stderr.take().unwrap());
+        let mut disk = Disk { process, told, socket: self.socket() };
+        if uri.is_empty() { Err(disk.line()) } else { Ok(disk) }
+    }
+
+    fn serve(&self, more: &[&str]) -> Disk {
+        self.try_serve(more).unwrap()
+    }
+
+    /// One that is not.
+    fn refused(&self, more: &[&str], code: i32, part: &str) {
+        let Outcome { code: found, stderr, .. } = command::finish(&mut self.command(more));
+        assert_eq!(found, Some(code), "{stderr}");
+        assert!(one_line(&stderr).contains(part), "{part}: {stderr}");
+    }
+
+    /// Names in the directory, but for the sockets.
+    fn files(&self) -> Vec<String> {
+        let names = self.0.path().read_dir().unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name != "socket" && name != "ramfold").collect()
+    }
+}
+
+struct Disk {
+    process: Child,
+    told: BufReader<ChildStderr>,
+    socket: PathBuf,
+}
+
+impl Disk {
+    fn client(&self) -> Client {
+        Client::connect(&self.socket)
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.told.read_line(&mut line).unwrap();
+        line
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: a plain system call; the child is not waited for yet.
+        unsafe { libc::kill(self.process.id().cast_signed(), signal) };
+    }
+
+    fn end(mut self, signal: i32) -> Option<i32> {
+        self.signal(signal);
+        self.process.wait().unwrap().code()
+    }
+
+    fn contents(&self) -> Vec<u8> {
+        let mut client = self.client();
+        (0..SIZE).step_by(1 << 20).flat_map(|at| client.read(at as u64, 1 << 20)).collect()
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Bytes of a disk, of which a part does not compress, one repeats and one is zeros.
+fn bytes(seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x5851_f42d_4c95_7f2d) | 1;
+    let mut bytes = vec![0; SIZE];
+    for (number, page) in bytes.chunks_mut(PAGE).enumerate().filter(|(number, _)| number % 3 == 0) {
+        let mask = if number % 2 == 0 { 0xff } else { 3 };
+        page.fill_with(|| {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            state.to_le_bytes()[7] & mask
+        });
+    }
+    bytes[SIZE / 2..][..64 * PAGE].fill(seed.to_le_bytes()[0]);
+    bytes
+}
+
+fn write(disk: &Disk, bytes: &[u8]) {
+    let mut client = disk.client();
+    for (at, page) in bytes.chunks(PAGE).enumerate().filter(|(_, page)| page.iter().any(|byte| *byte != 0)) {
+        assert_eq!(client.write((at * PAGE) as u64, page), 0);
+    }
+}
+
+/// A place with the image of these bytes, clean.
+fn kept(bytes: &[u8]) -> Place {
+    let place = Place::new();
+    let disk = place.serve(&[]);
+    write(&disk, bytes);
+    assert_eq!(disk.end(libc::SIGTERM), Some(0));
+    place
+}
+
+#[test]
+fn a_disk_outlives_its_server() {
+    let (place, image) = (Place::new(), bytes(1));
+    let disk = place.serve(&["--mem-limit", "1M"]);
+    write(&disk, &image);
+    assert_eq!(disk.end(libc::SIGINT), Some(0));
+    for (signal, more) in
+        [(libc::SIGTERM, &["--mem-limit", "1M", "--comp-algorithm", "zstd:3"][..]), (libc::SIGHUP, &[])]
+    {
+        let mut disk = place.serve(more);
+        assert!(disk.line().contains("pages, as the disk was stopped"));
+        assert!(disk.contents() == image);
+        // So that it is written anew.
+        assert_eq!(disk.client().write(0, &image[..PAGE]), 0);
+        assert_eq!((disk.end(signal), place.files()), (Some(0), vec!["image".to_owned()]));
+    }
+    assert!(place.serve(&[]).contents() == image);
+}
+
+#[test]
+fn real_clients_find_what_they_wrote() {
+    if !need::programs(&["nbdcopy", "qemu-img"]) {
+        return;
+    }
+    let place = Place::new();
+    let [from, to] = ["from", "to"].map(|name| place.0.path().join(name));
+    let mut image = fs::read(PATH).unwrap();
+    image.resize(64 << 20, 0);
+    fs::write(&from, &image).unwrap();
+    let uri = format!("nbd+unix:///?socket={}", place.socket().display());
+    let run = |program: &str, arguments: &[&str]| {
+        let done = Command::new(program).args(arguments).output().unwrap();
+        assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
+    };
+    let size = &["--size", "64M", "--mem-limit", "8M"];
+    let disk = place.serve(size);
+    run("nbdcopy", &[from.to_str().unwrap(), &uri]);
+    assert_eq!(disk.end(libc::SIGTERM), Some(0));
+    let _disk = place.serve(size);
+    run("qemu-img", &["compare", "-f", "raw", "-F", "raw", from.to_str().unwrap(), &uri]);
+    run("nbdcopy", &[&uri, to.to_str().unwrap()]);
+    assert!(fs::read(&to).unwrap() == image);
+}
+
+#[test]
+fn a_disk_in_the_budget_of_another_is_kept_as_well() {
+    let (place, other) = (Place::new(), Place::new());
+    let budget = other.0.path().join("budget");
+    let _first = other.serve(&["--mem-limit", "64M", "--share", budget.to_str().unwrap()]);
+    for round in [1, 2] {
+        let disk = place.serve(&["--budget", budget.to_str().unwrap()]);
+        assert!(round == 1 || disk.contents() == bytes(1));
+        write(&disk, &bytes(round));
+        assert_eq!(disk.end(libc::SIGTERM), Some(0));
+    }
+    assert!(place.serve(&[]).contents() == bytes(2));
+}
+
+#[test]
+fn what_cannot_be_served_is_told_in_one_line_and_left_as_it_is() {
+    let place = kept(&bytes(1));
+    let path = place.image();
+    let whole = fs::read(&path).unwrap();
+    place.refused(&["--size", "16M"], 125, "--size 8388608");
+    let mut damaged = whole.clone();
+    let middle = whole.len() / 2;
+    damaged[middle] ^= 1;
+    for (contents, part) in [
+        (&damaged[..], "damaged from byte"),
+        (&whole[..middle], "damaged: it has"),
+        (b"something of mine", "no image"),
+        (b"", "no image"),
+    ] {
+        fs::write(&path, contents).unwrap();
+        place.refused(&[], 125, part);
+        assert!(fs::read(&path).unwrap() == contents);
+    }
+    fs::write(&path, &whole).unwrap();
+    place.refused(&["--mem-limit", "256K", "--backing-size", "1M"], 125, "no room");
+    // Nor is it taken for a file that may be written over.
+    let image = path.to_str().unwrap();
+    let told = ramfold(&["disk", "--size", "8M", "--backing-dev", image, "--unix", "/nowhere/socket"]);
+    assert_eq!(told.code, Some(125));
+    assert!(one_line(&told.stderr).contains("not made by ramfold") && fs::read(&path).unwrap() == whole);
+    let wrong = |arguments: &[&str], part: &str| {
+        let told = ramfold(&[&["disk", "--size", "8M", "--unix", "/nowhere/socket"], arguments].concat());
+        assert_eq!(told.code, Some(2), "{}", told.stderr);
+        assert!(one_line(&told.stderr).contains(part), "{}", told.stderr);
+    };
+    wrong(&["--persist"], "--backing-dev");
+    wrong(&["--accept-stale", "--backing-dev", image], "--persist");
+    wrong(&["--persist", "--backing-dev", "/var/tmp"], "give a file");
+    let disk = place.serve(&[]);
+    assert!(disk.contents() == bytes(1));
+    let second = place.0.path().join("second");
+    let told = ramfold(&[
+        "disk",
+        "--size",
+        "8M",
+        "--persist",
+        "--backing-dev",
+        image,
+        "--unix",
+        second.to_str().unwrap(),
+    ]);
+    assert!(told.code == Some(125) && one_line(&told.stderr).contains("another disk"), "{}", told.stderr);
+}
+
+#[test]
+fn a_disk_that_was_killed_is_not_served_as_if_nothing_were_lost() {
+    let (place, image) = (kept(&bytes(1)), bytes(1));
+    let disk = place.serve(&[]);
+    assert_eq!(disk.client().write(0, &[9; PAGE]), 0);
+    assert_eq!(disk.end(libc::SIGKILL), None);
+    place.refused(&[], 125, "--accept-stale");
+    let mut disk = place.serve(&["--accept-stale"]);
+    assert!(disk.line().contains("is lost"));
+    assert!(disk.contents() == image);
+    assert_eq!(disk.end(libc::SIGTERM), Some(0));
+    assert!(place.serve(&[]).contents() == image, "it was accepted, and ended in order");
+}
+
+#[test]
+fn what_was_acknowledged_before_a_stop_is_kept() {
+    for round in 0..4 {
+        let place = Place::new();
+        let disk = place.serve(&["--mem-limit", "1M"]);
+        let written: Vec<_> = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..3_usize)
+                .map(|writer| {
+                    let mut client = disk.client();
+                    scope.spawn(move || {
+                        let mut pages = vec![0; SIZE / PAGE];
+                        for count in 1_u64.. {
+                            let page =
+                                usize::try_from(count * 7).unwrap() * 3 % (SIZE / PAGE - 3) / 3 * 3 + writer;
+                            let data: Vec<u8> = count.to_le_bytes().repeat(PAGE / 16);
+                            let data = [data, vec![writer.to_le_bytes()[0]; PAGE / 2]].concat();
+                            match client.try_write((page * PAGE) as u64, &data) {
+                                Ok(0) => pages[page] = count,
+                                Ok(error) => panic!("{error}"),
+                                Err(_) => break,
+                            }
+                        }
+                        pages
+                    })
+                })
+                .collect();
+            std::thread::sleep(std::time::Duration::from_millis(100 + 77 * round));
+            disk.signal(libc::SIGTERM);
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        assert_eq!(disk.end(libc::SIGTERM), Some(0));
+        let found = place.serve(&[]).contents();
+        assert!(written.iter().flatten().filter(|count| **count > 0).count() > 50);
+        for (page, data) in found.chunks(PAGE).enumerate() {
+            let last = written.iter().map(|pages| pages[page]).max().unwrap();
+            let kept = u64::from_le_bytes(data[..8].try_into().unwrap());
+            // A writer has one write under way: the next of its own to this page may be there unacknowledged.
+            assert!(kept >= last, "page {page}: {kept}, and {last} was acknowledged");
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod steps {
+    use super::*;
+    use trace::{CHANGES, Fate, TAKE_ROOM, stop_and_record, stop_at};
+
+    /// Served from the old bytes, with the new ones written, of another image than before.
+    fn changed(old: &Path, new: &[u8]) -> (Place, Disk) {
+        let place = Place::new();
+        fs::copy(old, place.image()).unwrap();
+        let disk = place.serve(&[]);
+        write(&disk, new);
+        (place, disk)
+    }
+
+    #[test]
+    fn a_stop_that_is_killed_at_any_step_leaves_one_whole_image() {
+        let (old, new, place) = (bytes(1), bytes(2), kept(&bytes(1)));
+        let (mut refused, mut served, mut step) = (0, 0, 0);
+        loop {
+            step += 1;
+            let (place, mut disk) = changed(&place.image(), &new);
+            let was_killed = stop_at(disk.process.id(), CHANGES, step, Fate::Kill);
+            let _ = disk.process.wait();
+            drop(disk);
+            let (disk, is_stale) = match place.try_serve(&[]) {
+                Ok(disk) => (disk, false),
+                Err(line) => {
+                    assert!(line.contains("--accept-stale"), "step {step}: {line}");
+                    (place.serve(&["--accept-stale"]), true)
+                }
+            };
+            let found = disk.contents();
+            assert!(found == if is_stale { &old } else { &new }[..], "step {step}, stale: {is_stale}");
+            assert_eq!(disk.end(libc::SIGTERM), Some(0));
+            assert_eq!(place.files(), ["image"], "step {step}");
+            refused += usize::from(is_stale);
+            served += usize::from(!is_stale);
+            if !was_killed {
+                break;
+            }
+        }
+        eprintln!(
+            "of {step} stops {refused} were killed before the image was there, {served} after or not at all"
+        );
+        assert!(refused > 8 && served > 2);
+    }
+
+    /// What a power cut leaves: the bytes are on disk before the name leads to them, and the name before the end.
+    #[test]
+    fn what_is_kept_is_synced_before_and_after_it_takes_its_place() {
+        let (_place, disk) = changed(&kept(&bytes(1)).image(), &bytes(2));
+        let renames = [libc::SYS_rename, libc::SYS_renameat, libc::SYS_renameat2];
+        let made =
+            stop_and_record(disk.process.id(), &[&renames[..], &[libc::SYS_write, libc::SYS_fsync]].concat());
+        let at = made.iter().position(|call| renames.contains(call)).expect("the image takes its place");
+        let syncs: Vec<usize> = (0..made.len()).filter(|it| made[*it] == libc::SYS_fsync).collect();
+        let [before, after] = syncs[..] else { panic!("{made:?}") };
+        assert!(made[..before].contains(&libc::SYS_write), "the pages");
+        assert!(!made[before..at].contains(&libc::SYS_write) && before < at && at < after, "{made:?}");
+    }
+
+    #[test]
+    fn a_stop_that_finds_no_room_at_any_step_loses_nothing() {
+        let (new, place) = (bytes(2), kept(&bytes(1)));
+        let (mut gone_on, mut ended, mut step) = (0, 0, 0);
+        loop {
+            step += 1;
+            let (place, mut disk) = changed(&place.image(), &new);
+            disk.line();
+            disk.line();
+            if !stop_at(disk.process.id(), TAKE_ROOM, step, Fate::NoSpace) {
+                break;
+            }
+            // Either it did without, or it goes on with all its pages, and the next stop works.
+            let line = disk.line();
+            if line.is_empty() {
+                ended += 1;
+            } else {
+                assert!(line.contains("No space left") && line.contains("it goes on"), "step {step}: {line}");
+                assert!(disk.contents() == new);
+                gone_on += 1;
+            }
+            assert_eq!(disk.end(libc::SIGTERM), Some(0), "step {step}");
+            assert!(place.serve(&[]).contents() == new, "step {step}");
+            assert_eq!(place.files(), ["image"], "step {step}");
+        }
+        eprintln!("of {step} stops {gone_on} found no room and went on, {ended} did without");
+        assert!(gone_on > 6);
+    }
+
+    #[test]
+    fn the_second_stop_without_room_ends_it_and_says_what_is_lost() {
+        let (old, place) = (bytes(1), kept(&bytes(1)));
+        let mut disk = place.serve(&[]);
+        write(&disk, &bytes(2));
+        disk.line();
+        disk.line();
+        for part in ["it goes on", "is lost"] {
+            // The first that takes room: the file of the new image.
+            assert!(stop_at(disk.process.id(), &[libc::SYS_openat, libc::SYS_open], 1, Fate::NoSpace));
+            let line = disk.line();
+            assert!(line.contains("No space left") && line.contains(part), "{line}");
+        }
+        assert_eq!((disk.process.wait().unwrap().code(), disk.line().as_str()), (Some(125), ""));
+        place.refused(&[], 125, "--accept-stale");
+        assert!(place.serve(&["--accept-stale"]).contents() == old);
+    }
+}
