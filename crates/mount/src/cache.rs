@@ -192,6 +192,12 @@ impl Cache {
         stamp.is_settled(self.settled)
     }
 
+    /// What the store calls the version of a file that has this stamp, while nobody but the mount has changed it.
+    #[must_use]
+    pub fn object(&self, file: &File, stamp: Stamp) -> Option<u64> {
+        self.files.object(file, stamp)
+    }
+
     /// What watches files, where that is to be had.
     #[must_use]
     pub fn watch(&self) -> Option<&Arc<Watch>> {

@@ -20,6 +20,7 @@ pub mod known;
 pub mod mount;
 mod nodes;
 mod pressure;
+mod shown;
 mod source;
 pub mod stamp;
 mod sys;

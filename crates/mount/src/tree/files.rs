@@ -59,6 +59,8 @@ pub struct Opened {
     pub handle: u64,
     /// The pages that the kernel has of the file are of the version that it has now.
     pub is_held: bool,
+    /// It may be written to.
+    pub is_writable: bool,
 }
 
 impl Tree {
@@ -104,7 +106,7 @@ impl Tree {
         let writable = flags & OFlags::ACCMODE != OFlags::RDONLY;
         let appends = flags.contains(OFlags::APPEND);
         let handle = self.open.add(Open { node, source, writable, appends, passing, written });
-        Ok(Opened { handle, is_held })
+        Ok(Opened { handle, is_held, is_writable: writable })
     }
 
     /// Watches a regular file from its first open on, where that is to be had.

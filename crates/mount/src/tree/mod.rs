@@ -19,6 +19,7 @@ use crate::cache::Cache;
 use crate::handles::Handles;
 use crate::nodes::{Node, Nodes, Used};
 use crate::stamp::{Identity, look};
+use crate::watch::is_told;
 use files::Open;
 use glob::{MatchOptions, Pattern};
 use listing::Listing;
@@ -82,6 +83,8 @@ pub struct Tree {
     listings: Handles<Listing>,
     cache: Arc<Cache>,
     excluded: Excluded,
+    /// Changes of files on the source's file system are told, of those that are watched.
+    tells: bool,
 }
 
 impl Tree {
@@ -91,8 +94,9 @@ impl Tree {
     /// What the system answers.
     pub fn new(source: OwnedFd, cache: Arc<Cache>, excluded: Excluded) -> Result<Self, Errno> {
         let identity = Identity::of(&look(&source)?);
+        let tells = cache.watch().is_some() && is_told(&source);
         let nodes = Nodes::new(source, identity);
-        Ok(Self { nodes, open: Handles::default(), listings: Handles::default(), cache, excluded })
+        Ok(Self { nodes, open: Handles::default(), listings: Handles::default(), cache, excluded, tells })
     }
 
     /// The node of this number.
@@ -110,9 +114,18 @@ impl Tree {
 
     /// The node of a descriptor that opens nothing.
     fn enter(&self, path: OwnedFd) -> Result<Found, Errno> {
-        let told = look(&path)?;
+        let mut told = look(&path)?;
         let kind = FileType::from_raw_mode(told.stx_mode.into());
-        Ok(Found { node: self.nodes.enter(path, Identity::of(&told), kind), told })
+        let node = self.nodes.enter(path, Identity::of(&told), kind);
+        self.show(&node, &mut told, false);
+        Ok(Found { node, told })
+    }
+
+    /// Whether changes of a regular file by others are told, if somebody opens it, or has it open.
+    #[must_use]
+    pub fn tells(&self, node: &Node) -> bool {
+        let is_refused = node.used.get().is_some_and(|used| matches!(used.watched.get(), Some(None)));
+        self.tells && node.kind == FileType::RegularFile && self.nodes.is_own(node) && !is_refused
     }
 
     /// Opens what the node stands for.
