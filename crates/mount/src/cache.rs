@@ -47,6 +47,8 @@ pub struct Counts {
     pub source_bytes: AtomicU64,
     /// Reads of the source.
     pub source_reads: AtomicU64,
+    /// Opens of files that the kernel reads and writes itself.
+    pub passthrough_opens: AtomicU64,
 }
 
 /// The cache of a mount.

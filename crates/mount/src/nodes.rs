@@ -9,6 +9,7 @@
 //! source; others have numbers from the upper half. Price: some 200 bytes a node, and a descriptor.
 
 use crate::known::File;
+use crate::passage::Passage;
 use crate::shown::Shown;
 use crate::stamp::{Identity, Stamp};
 use crate::sys::{FileHandle, handle_of, open_handle, way};
@@ -81,6 +82,8 @@ pub(crate) struct Used {
     pub(crate) held: Mutex<Option<Stamp>>,
     /// What the kernel was told of it.
     pub(crate) shown: Mutex<Shown>,
+    /// Who reads it.
+    pub(crate) passage: Passage,
     /// It is watched for changes by others, from its first open on. None: that is not to be had.
     pub(crate) watched: OnceLock<Option<Watched>>,
 }
@@ -88,7 +91,8 @@ pub(crate) struct Used {
 impl Used {
     /// Of a file of which the cache knows this.
     pub(crate) fn new(file: Arc<File>) -> Box<Self> {
-        Box::new(Self { file, held: Mutex::default(), shown: Mutex::default(), watched: OnceLock::new() })
+        let (held, shown, passage) = (Mutex::default(), Mutex::default(), Passage::default());
+        Box::new(Self { file, held, shown, passage, watched: OnceLock::new() })
     }
 }
 

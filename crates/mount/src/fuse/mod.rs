@@ -19,6 +19,7 @@ use fuser::{
 use rustix::fs::{FileType, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -94,7 +95,7 @@ fn flags(flags: i32) -> OFlags {
 }
 
 /// What the kernel does with the pages that it has, and whether it tells of a close: not where nothing was written.
-fn held(opened: Opened) -> FopenFlags {
+fn held(opened: &Opened) -> FopenFlags {
     let mut flags = FopenFlags::empty();
     flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.is_held);
     flags.set(FopenFlags::FOPEN_NOFLUSH, !opened.is_writable);
@@ -113,6 +114,13 @@ impl Filesystem for Served {
         for flag in wanted {
             // A kernel without one of them serves as well, with less.
             let _ = config.add_capabilities(flag);
+        }
+        // A file system that is read so counts as one layer of those that the kernel stacks.
+        if self.tree.excludes()
+            && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+            && config.set_max_stack_depth(1).is_ok()
+        {
+            self.tree.let_pass();
         }
         let _ = config.set_max_write(MOST_BYTES);
         let _ = config.set_max_readahead(MOST_BYTES);
@@ -230,8 +238,13 @@ impl Filesystem for Served {
     }
 
     fn open(&self, _: &Request, number: INodeNo, open: OpenFlags, reply: ReplyOpen) {
-        match self.tree.open(number.0, flags(open.0)) {
-            Ok(opened) => reply.opened(FileHandle(opened.handle), held(opened)),
+        match self.tree.open(number.0, flags(open.0), |source| reply.open_backing(source)) {
+            Ok(opened) => match &opened.backing {
+                Some(backing) => {
+                    reply.opened_passthrough(FileHandle(opened.handle), held(&opened), backing);
+                }
+                None => reply.opened(FileHandle(opened.handle), held(&opened)),
+            },
             Err(errno) => reply.error(error(errno)),
         }
     }
@@ -384,15 +397,19 @@ impl Filesystem for Served {
         open: i32,
         reply: ReplyCreate,
     ) {
-        match self.tree.create(parent.0, name, flags(open), (mode, mask), caller(request)) {
-            // One time is for the name and the attributes, so it is a regular file's.
-            Ok((Found { node, told }, opened)) => reply.created(
-                &self.untold,
-                &attributes(&node, &told),
-                Generation(0),
-                FileHandle(opened.handle),
-                held(opened),
-            ),
+        let begin = |source: BorrowedFd| reply.open_backing(source);
+        match self.tree.create(parent.0, name, flags(open), (mode, mask), caller(request), begin) {
+            Ok((Found { node, told }, opened)) => {
+                let (told, handle) = (attributes(&node, &told), FileHandle(opened.handle));
+                // One time is for the name and the attributes, so it is a regular file's.
+                let (hold, first, flags) = (&self.untold, Generation(0), held(&opened));
+                match &opened.backing {
+                    Some(backing) => {
+                        reply.created_passthrough(hold, &told, first, handle, flags, backing);
+                    }
+                    None => reply.created(hold, &told, first, handle, flags),
+                }
+            }
             Err(errno) => reply.error(error(errno)),
         }
     }

@@ -30,6 +30,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What a node stands for and everything that is told of it.
 #[derive(Debug)]
@@ -85,6 +86,8 @@ pub struct Tree {
     excluded: Excluded,
     /// Changes of files on the source's file system are told, of those that are watched.
     tells: bool,
+    /// The kernel can read files itself.
+    passes: AtomicBool,
 }
 
 impl Tree {
@@ -96,7 +99,23 @@ impl Tree {
         let identity = Identity::of(&look(&source)?);
         let tells = cache.watch().is_some() && is_told(&source);
         let nodes = Nodes::new(source, identity);
-        Ok(Self { nodes, open: Handles::default(), listings: Handles::default(), cache, excluded, tells })
+        let (open, listings) = (Handles::default(), Handles::default());
+        Ok(Self { nodes, open, listings, cache, excluded, tells, passes: AtomicBool::new(false) })
+    }
+
+    /// Whether there may be files that are not to be kept.
+    #[must_use]
+    pub fn excludes(&self) -> bool {
+        !self.excluded.patterns.is_empty()
+    }
+
+    /// The kernel can read files itself. Told before anything is opened.
+    pub fn let_pass(&self) {
+        self.passes.store(true, Relaxed);
+    }
+
+    fn passes(&self) -> bool {
+        self.passes.load(Relaxed)
     }
 
     /// The node of this number.
