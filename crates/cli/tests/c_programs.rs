@@ -257,24 +257,37 @@ fn new_root() {
 /// Nobody would bring the pages of a process whose keeper was killed: it ends too, at once.
 #[test]
 fn who_kills_the_keeper_kills_its_program() {
+    const PATIENCE: Duration = Duration::from_secs(60);
     if !(need::userfaultfd() && need::programs(&["cc"])) {
         return;
     }
     let scratch = common::scratch();
-    let program = program("filter", scratch.path(), &["4000"]);
+    let program = program("filter", scratch.path(), &["100", "kept"]);
     let mut run = program.command(Some(&Ramfold::new(64 * MIB, &[]))).spawn().unwrap();
-    let pid = run.id();
-    let (program, keeper) = loop {
-        // The keeper's parent has ended at once.
-        if let [program, keeper] = common::memory::children(pid)[..] {
-            break (program, keeper);
+    let begun = std::time::Instant::now();
+    let its_own = scratch.path().join("filter");
+    let keeper = loop {
+        // The keeper's parent has ended at once: it is no descendant of the program.
+        let family = common::memory::children(run.id());
+        let others: Vec<u32> = running(&its_own).into_iter().filter(|pid| !family.contains(pid)).collect();
+        if let ([_], [keeper]) = (&family[..], &others[..]) {
+            break *keeper;
         }
         assert!(run.try_wait().unwrap().is_none(), "it has ended before it had a keeper");
+        assert!(begun.elapsed() < PATIENCE, "it has no keeper");
         std::thread::sleep(Duration::from_millis(5));
     };
     // SAFETY: the process is the test's.
     assert_eq!(unsafe { libc::kill(keeper.cast_signed(), libc::SIGKILL) }, 0);
     assert_eq!(run.wait().unwrap().code(), Some(128 + libc::SIGKILL));
+}
+
+/// The processes that run this program.
+fn running(program: &Path) -> Vec<u32> {
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program))
+        .collect()
 }
 
 #[test]

@@ -5,6 +5,8 @@
 mod behind;
 #[path = "mounted/calls.rs"]
 mod calls;
+#[path = "mounted/kernel.rs"]
+mod kernel;
 mod mounted;
 #[path = "mounted/owners.rs"]
 mod owners;

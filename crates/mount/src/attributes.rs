@@ -57,8 +57,17 @@ impl Attributes {
 
     fn show_counts(&self, out: &mut dyn Write) -> io::Result<()> {
         let (cache, stats) = (&*self.cache, self.cache.store().stats());
-        let Counts { hits, misses, kept, refused, passed_by, unsettled, source_bytes, source_reads } =
-            &cache.counts;
+        let Counts {
+            hits,
+            misses,
+            kept,
+            refused,
+            passed_by,
+            unsettled,
+            source_bytes,
+            source_reads,
+            passthrough_opens,
+        } = &cache.counts;
         let held = [
             ("memlimit", cache.limit()),
             ("memory", cache.in_use()),
@@ -78,6 +87,7 @@ impl Attributes {
             ("unsettled", unsettled),
             ("source_reads", source_reads),
             ("source_bytes", source_bytes),
+            ("passthrough_opens", passthrough_opens),
         ];
         let counted = counted.map(|(name, count)| (name, count.load(Relaxed)));
         held.into_iter().chain(counted).try_for_each(|(name, number)| writeln!(out, "{name} {number}"))

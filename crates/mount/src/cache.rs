@@ -47,6 +47,8 @@ pub struct Counts {
     pub source_bytes: AtomicU64,
     /// Reads of the source.
     pub source_reads: AtomicU64,
+    /// Opens of files that the kernel reads and writes itself.
+    pub passthrough_opens: AtomicU64,
 }
 
 /// The cache of a mount.
@@ -190,6 +192,12 @@ impl Cache {
     #[must_use]
     pub fn is_settled(&self, stamp: &Stamp) -> bool {
         stamp.is_settled(self.settled)
+    }
+
+    /// What the store calls the version of a file that has this stamp, while nobody but the mount has changed it.
+    #[must_use]
+    pub fn object(&self, file: &File, stamp: Stamp) -> Option<u64> {
+        self.files.object(file, stamp)
     }
 
     /// What watches files, where that is to be had.

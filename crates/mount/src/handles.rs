@@ -32,6 +32,8 @@ impl<T> Handles<T> {
 
     /// The number is free.
     pub(crate) fn remove(&self, number: u64) {
-        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        let gone = self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        // With nothing locked.
+        drop(gone);
     }
 }

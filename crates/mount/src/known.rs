@@ -238,6 +238,13 @@ impl Files {
         }
     }
 
+    /// The object of the version with this stamp, if that is the one that is known, and all changes by others are.
+    pub fn object(&self, file: &File, stamp: Stamp) -> Option<u64> {
+        let known = file.known();
+        let version = known.version.filter(|version| version.stamp == stamp && known.changing == 0)?;
+        known.is_told(self.watch.as_deref()).then_some(version.object)
+    }
+
     /// Runs `keep` if this is still the version that is known; it goes on being that meanwhile.
     pub fn while_known(&self, file: &File, version: Version, keep: impl FnOnce()) {
         let known = file.known();

@@ -6,7 +6,8 @@
 //! meanwhile.
 //!
 //! Who holds what: the kernel has the pages that are read now, uncompressed, and drops them when it needs the memory.
-//! The cache has pages that were read before, compressed. The source's own page cache is not filled on the way.
+//! The cache has pages that were read before, compressed. The source's own page cache is not filled on the way,
+//! but by files that are not to be kept, which the kernel reads itself where it can (`passage.rs`).
 
 mod admission;
 pub mod attributes;
@@ -19,6 +20,8 @@ mod keeper;
 pub mod known;
 pub mod mount;
 mod nodes;
+mod passage;
+mod shown;
 mod source;
 pub mod stamp;
 mod sys;

@@ -9,6 +9,8 @@
 //! source; others have numbers from the upper half. Price: some 200 bytes a node, and a descriptor.
 
 use crate::known::File;
+use crate::passage::Passage;
+use crate::shown::Shown;
 use crate::stamp::{Identity, Stamp};
 use crate::sys::{FileHandle, handle_of, open_handle, way};
 use crate::watch::Watched;
@@ -78,6 +80,10 @@ pub(crate) struct Used {
     pub(crate) file: Arc<File>,
     /// The version whose pages the kernel may have, if that can be told from later ones.
     pub(crate) held: Mutex<Option<Stamp>>,
+    /// What the kernel was told of it.
+    pub(crate) shown: Mutex<Shown>,
+    /// Who reads it.
+    pub(crate) passage: Passage,
     /// It is watched for changes by others, from its first open on. None: that is not to be had.
     pub(crate) watched: OnceLock<Option<Watched>>,
 }
@@ -85,7 +91,8 @@ pub(crate) struct Used {
 impl Used {
     /// Of a file of which the cache knows this.
     pub(crate) fn new(file: Arc<File>) -> Box<Self> {
-        Box::new(Self { file, held: Mutex::default(), watched: OnceLock::new() })
+        let (held, shown, passage) = (Mutex::default(), Mutex::default(), Passage::default());
+        Box::new(Self { file, held, shown, passage, watched: OnceLock::new() })
     }
 }
 
@@ -167,6 +174,11 @@ impl Nodes {
             return Ok(Arc::clone(&self.root));
         }
         self.table().get(&number).map(|entry| Arc::clone(&entry.node)).ok_or(Errno::STALE)
+    }
+
+    /// Whether it lies on the device of the source.
+    pub fn is_own(&self, node: &Node) -> bool {
+        node.identity.dev == self.dev
     }
 
     /// The node of a file that is known already. The kernel is told of it once more.

@@ -114,8 +114,7 @@ impl Watch {
 
     /// Watches the file of a node: `file` stands for it, and `way` leads to it. None if that is not to be had.
     pub(crate) fn begin(self: &Arc<Self>, node: u64, file: impl AsFd, way: &str) -> Option<Watched> {
-        let kind = fstatfs(&file).ok()?.f_type;
-        let handle = handle_of(&file).ok().filter(|_| LOCAL.contains(&kind))?;
+        let handle = handle_of(&file).ok().filter(|_| is_told(&file))?;
         let mut table = self.table();
         if table.files.len() >= self.most {
             return None;
@@ -210,6 +209,11 @@ impl Watched {
         // A file that cannot be reached has gone, and its mark with it.
         let _ = way.map(|way| tell_changes(&self.watch.queue, way, false));
     }
+}
+
+/// Whether the kernel sees every change on the file system that this lies on.
+pub(crate) fn is_told(file: impl AsFd) -> bool {
+    fstatfs(file).is_ok_and(|it| LOCAL.contains(&it.f_type))
 }
 
 impl Table {

@@ -50,7 +50,7 @@ impl Fixture {
 
     fn open(&self, name: &str, flags: OFlags) -> (u64, u64) {
         let found = self.tree.lookup(ROOT, OsStr::new(name)).unwrap();
-        (found.node.number, self.tree.open(found.node.number, flags).unwrap().handle)
+        (found.node.number, self.tree.open(found.node.number, flags, |_| unreachable!()).unwrap().handle)
     }
 
     fn read(&self, handle: u64, offset: u64, len: usize) -> Vec<u8> {
@@ -196,7 +196,7 @@ fn the_kernels_pages_are_held_while_the_file_stays_as_it_was() {
     fs::write(it.path("file"), "text").unwrap();
     settle();
     let number = it.tree.lookup(ROOT, OsStr::new("file")).unwrap().node.number;
-    let is_held = || it.tree.open(number, OFlags::RDONLY).unwrap().is_held;
+    let is_held = || it.tree.open(number, OFlags::RDONLY, |_| unreachable!()).unwrap().is_held;
     assert!(!is_held(), "nobody knows what the kernel had before");
     assert!(is_held());
     fs::write(it.path("file"), "TEXT").unwrap();

@@ -10,9 +10,9 @@ use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use ramfold_budget::fds::raise;
 use crate::descriptors;
 use crate::users::own_pid;
+use ramfold_budget::fds::raise;
 
 /// As in linux/fcntl.h.
 const F_SETSIG: c_int = 10;

@@ -100,7 +100,7 @@ fn begin() -> bool {
 }
 
 /// The first thread of the keeper, which has the thread-local storage of the one that waits for it: it touches none
-/// once that goes on, and ends.
+/// once that goes on. It stays, so that the process can be told by /proc.
 extern "C" fn keep(_: *mut c_void) -> c_int {
     if let Err(error) = pager().start_threads() {
         refuse(&error.to_string());
@@ -113,7 +113,10 @@ extern "C" fn keep(_: *mut c_void) -> c_int {
     descriptors::close_range(0, u32::MAX, 0);
     SERVES.store(1, Ordering::Release);
     lock::wake(&SERVES, lock::ALL);
-    0
+    loop {
+        // SAFETY: waits for signals, which are blocked.
+        unsafe { sys::call(libc::SYS_ppoll, [0; 5]) };
+    }
 }
 
 /// Ends the keeper when nobody uses the memory any more.

@@ -1,5 +1,5 @@
 // A program that filters its own system calls (seccomp), as browsers and `file` do: a call that it does not let through kills it.
-// What it lets through is what it makes itself. First the filter is for one thread (by prctl), then for all (TSYNC).
+// With a second argument it goes on for ever. What it lets through is what it makes itself. First the filter is for one thread (by prctl), then for all (TSYNC).
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -132,9 +132,14 @@ static void look_for_children(void) {
 
 int main(int argc, char **argv) {
     arguments(argc, argv);
-    if (argc > 2) {
+    if (argc > 2 && strcmp(argv[2], "started") == 0) {
         look_for_children();
         return 0;
+    }
+    if (argc > 2) {
+        // Until it is killed.
+        filter_little();
+        for (;;) press();
     }
     start_behind_filter(argv[0]);
     unsigned char page[PAGE];

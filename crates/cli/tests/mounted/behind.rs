@@ -210,10 +210,10 @@ fn where_the_kernel_does_not_tell() {
 }
 
 /// A shared mapping of the first bytes of a file.
-struct Mapped(*mut u8, usize);
+pub struct Mapped(*mut u8, usize);
 
 impl Mapped {
-    fn new(file: &File, len: usize) -> Self {
+    pub fn new(file: &File, len: usize) -> Self {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let writes = rustix::fs::fcntl_getfl(file).unwrap().contains(rustix::fs::OFlags::RDWR);
         let rights = if writes { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
@@ -222,13 +222,13 @@ impl Mapped {
         Self(at.unwrap().cast(), len)
     }
 
-    fn byte(&self, at: usize) -> u8 {
+    pub fn byte(&self, at: usize) -> u8 {
         assert!(at < self.1);
         // SAFETY: it lies in the mapping, and the file has that page all the time.
         unsafe { self.0.add(at).read_volatile() }
     }
 
-    fn set(&self, at: usize, byte: u8) {
+    pub fn set(&self, at: usize, byte: u8) {
         assert!(at < self.1);
         // SAFETY: as above; the mapping was made to be written.
         unsafe { self.0.add(at).write_volatile(byte) }

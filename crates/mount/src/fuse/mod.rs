@@ -2,9 +2,10 @@
 //!
 //! How long the kernel may believe what it is told: names and attributes of directories for [`BELIEF`], and attributes
 //! of a file that is watched, in the answer to a getattr, until it is told otherwise ([`crate::doubt`]) and no longer
-//! than that. All else as long as the user says; not at all unless he does. Then a regular file is looked at for each
-//! read that the kernel answers from its own pages, so a file that changes behind the mount is read as it is, and never
-//! with an old length.
+//! than that. Attributes that come with the name of a file whose changes could be told hold for the call that looked
+//! it up ([`IN_PASSING`]). All else as long as the user says; not at all unless he does. Then a regular file is looked
+//! at for each read that the kernel answers from its own pages, so a file that changes behind the mount is read as it
+//! is, and never with an old length.
 
 mod words;
 
@@ -18,6 +19,7 @@ use fuser::{
 use rustix::fs::{FileType, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -25,6 +27,9 @@ use words::{attributes, caller, error};
 
 /// How long names and attributes of directories hold, and those of files whose changes are told.
 pub const BELIEF: Duration = Duration::from_secs(1);
+/// How long attributes hold that came with a name: a stat, or the read that follows an open, asks no second time. Well
+/// below what docs/mount.md gives for changes that are told.
+const IN_PASSING: Duration = Duration::from_millis(10);
 /// Most bytes of a request: each thread has room for one.
 const MOST_BYTES: u32 = 128 << 10;
 /// Requests that the kernel sends ahead of its readers.
@@ -54,8 +59,9 @@ impl Served {
     fn entry(&self, reply: ReplyEntry, found: Result<Found, Errno>) {
         match found {
             Ok(Found { node, told }) => {
-                let belief = self.belief(node.kind, false);
-                reply.entry(&belief, &attributes(&node, &told), Generation(0));
+                let name = self.belief(node.kind, false);
+                let attributes_hold = if self.tree.tells(&node) { IN_PASSING.max(name) } else { name };
+                reply.entry_with_ttls(&attributes_hold, &name, &attributes(&node, &told), Generation(0));
             }
             Err(errno) => reply.error(error(errno)),
         }
@@ -88,9 +94,12 @@ fn flags(flags: i32) -> OFlags {
     OFlags::from_bits_retain(flags.cast_unsigned())
 }
 
-/// What the kernel does with the pages that it has.
-fn held(opened: Opened) -> FopenFlags {
-    if opened.is_held { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
+/// What the kernel does with the pages that it has, and whether it tells of a close: not where nothing was written.
+fn held(opened: &Opened) -> FopenFlags {
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.is_held);
+    flags.set(FopenFlags::FOPEN_NOFLUSH, !opened.is_writable);
+    flags
 }
 
 impl Filesystem for Served {
@@ -106,6 +115,13 @@ impl Filesystem for Served {
             // A kernel without one of them serves as well, with less.
             let _ = config.add_capabilities(flag);
         }
+        // A file system that is read so counts as one layer of those that the kernel stacks.
+        if self.tree.excludes()
+            && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+            && config.set_max_stack_depth(1).is_ok()
+        {
+            self.tree.let_pass();
+        }
         let _ = config.set_max_write(MOST_BYTES);
         let _ = config.set_max_readahead(MOST_BYTES);
         let _ = config.set_max_background(AHEAD);
@@ -120,10 +136,12 @@ impl Filesystem for Served {
         self.tree.forget(node.0, lookups);
     }
 
-    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.tree.look(number.0) {
-            Ok(Looked { node, told, is_watched }) => {
-                reply.attr(&self.belief(node.kind, is_watched), &attributes(&node, &told));
+    fn getattr(&self, _: &Request, number: INodeNo, reads: Option<FileHandle>, reply: ReplyAttr) {
+        match self.tree.look(number.0, reads.is_some()) {
+            Ok(Looked { node, told, is_watched, is_put_back }) => {
+                let belief = self.belief(node.kind, is_watched);
+                let belief = if is_put_back { Duration::ZERO } else { belief };
+                reply.attr(&belief, &attributes(&node, &told));
             }
             Err(errno) => reply.error(error(errno)),
         }
@@ -220,8 +238,13 @@ impl Filesystem for Served {
     }
 
     fn open(&self, _: &Request, number: INodeNo, open: OpenFlags, reply: ReplyOpen) {
-        match self.tree.open(number.0, flags(open.0)) {
-            Ok(opened) => reply.opened(FileHandle(opened.handle), held(opened)),
+        match self.tree.open(number.0, flags(open.0), |source| reply.open_backing(source)) {
+            Ok(opened) => match &opened.backing {
+                Some(backing) => {
+                    reply.opened_passthrough(FileHandle(opened.handle), held(&opened), backing);
+                }
+                None => reply.opened(FileHandle(opened.handle), held(&opened)),
+            },
             Err(errno) => reply.error(error(errno)),
         }
     }
@@ -374,15 +397,19 @@ impl Filesystem for Served {
         open: i32,
         reply: ReplyCreate,
     ) {
-        match self.tree.create(parent.0, name, flags(open), (mode, mask), caller(request)) {
-            // One time is for the name and the attributes, so it is a regular file's.
-            Ok((Found { node, told }, opened)) => reply.created(
-                &self.untold,
-                &attributes(&node, &told),
-                Generation(0),
-                FileHandle(opened.handle),
-                held(opened),
-            ),
+        let begin = |source: BorrowedFd| reply.open_backing(source);
+        match self.tree.create(parent.0, name, flags(open), (mode, mask), caller(request), begin) {
+            Ok((Found { node, told }, opened)) => {
+                let (told, handle) = (attributes(&node, &told), FileHandle(opened.handle));
+                // One time is for the name and the attributes, so it is a regular file's.
+                let (hold, first, flags) = (&self.untold, Generation(0), held(&opened));
+                match &opened.backing {
+                    Some(backing) => {
+                        reply.created_passthrough(hold, &told, first, handle, flags, backing);
+                    }
+                    None => reply.created(hold, &told, first, handle, flags),
+                }
+            }
             Err(errno) => reply.error(error(errno)),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Tree;
 use crate::nodes::Node;
-use crate::stamp::look;
+use crate::stamp::{Stamp, look};
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, OFlags, StatVfs, Statx, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
     XattrFlags, chmodat, chownat, fstatvfs, ftruncate, getxattr, listxattr, removexattr, setxattr, utimensat,
@@ -10,7 +10,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// The longest value of an extended attribute, and list of names, that the kernel takes.
 const MOST_XATTR: usize = 64 << 10;
@@ -33,6 +33,8 @@ pub struct Looked {
     pub told: Statx,
     /// Whoever changes it later is told of.
     pub is_watched: bool,
+    /// The time of modification was put back: nobody may believe it but the read that asked.
+    pub is_put_back: bool,
 }
 
 /// What is to be changed of a file.
@@ -53,16 +55,30 @@ pub struct Change {
 }
 
 impl Tree {
-    /// A node, and everything that is told of it.
+    /// A node, and everything that is told of it. `reads`: for a read that asks whether the kernel's pages are right.
     ///
     /// # Errors
     /// What the source answers.
-    pub fn look(&self, number: u64) -> Result<Looked, Errno> {
+    pub fn look(&self, number: u64, reads: bool) -> Result<Looked, Errno> {
         let node = self.node(number)?;
         // Before the look: else a change in between would not be told.
         let is_watched = node.is_watched();
-        let told = node.at().and_then(look)?;
-        Ok(Looked { node, told, is_watched })
+        let mut told = node.at().and_then(look)?;
+        let is_put_back = self.show(&node, &mut told, reads);
+        Ok(Looked { node, told, is_watched, is_put_back })
+    }
+
+    /// The kernel is about to be told this. True if the time of modification was put back, for a read.
+    pub(super) fn show(&self, node: &Node, told: &mut Statx, reads: bool) -> bool {
+        let Some(used) = node.used.get() else { return false };
+        let mut shown = used.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = Stamp::of(told);
+        let object = || self.cache.object(&used.file, stamp);
+        if reads {
+            return shown.tell_read(told, object);
+        }
+        shown.tell(told, object);
+        false
     }
 
     /// Changes what is to be changed, in an order in which nothing undoes what was done before.
@@ -93,7 +109,8 @@ impl Tree {
             };
             utimensat(node.at()?, c"", &times, AtFlags::EMPTY_PATH)?;
         }
-        let told = node.at().and_then(look)?;
+        let mut told = node.at().and_then(look)?;
+        self.show(&node, &mut told, false);
         Ok((node, told))
     }
 

@@ -6,14 +6,17 @@
 use super::{Caller, Found, Tree, check};
 use crate::cache::Request;
 use crate::nodes::Node;
+use crate::passage::Backing;
 use crate::source::{expect_no_order, in_pieces};
 use crate::stamp::Stamp;
 use crate::sys;
+use fuser::BackingId;
 use rustix::fs::{
     CWD, FallocateFlags, Mode, OFlags, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, openat, seek,
 };
 use rustix::io::{Errno, dup, pwrite};
 use std::ffi::OsStr;
+use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -38,6 +41,19 @@ pub(super) struct Open {
     passing: bool,
     /// It was written to since it was flushed.
     written: AtomicBool,
+    _passed: Option<Passed>,
+}
+
+/// One open of a file that is open one way only: by the kernel itself, or by the server.
+#[derive(Debug)]
+struct Passed(Arc<Node>);
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        if let Some(used) = self.0.used.get() {
+            used.passage.close();
+        }
+    }
 }
 
 impl Open {
@@ -53,26 +69,35 @@ impl AsFd for Open {
 }
 
 /// An open file, as the kernel is told of it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Opened {
     /// What the kernel calls it.
     pub handle: u64,
     /// The pages that the kernel has of the file are of the version that it has now.
     pub is_held: bool,
+    /// It may be written to.
+    pub is_writable: bool,
+    /// What the kernel reads and writes itself.
+    pub backing: Option<Backing>,
 }
 
 impl Tree {
-    /// Opens a file.
+    /// Opens a file. `begin` has the kernel know one that it may read and write itself.
     ///
     /// # Errors
     /// What the source answers.
-    pub fn open(&self, number: u64, flags: OFlags) -> Result<Opened, Errno> {
+    pub fn open(
+        &self,
+        number: u64,
+        flags: OFlags,
+        begin: impl FnOnce(BorrowedFd) -> io::Result<BackingId>,
+    ) -> Result<Opened, Errno> {
         let node = self.node(number)?;
         let source = Self::open_node(&node, flags & CARRIED)?;
-        self.opened(node, source, flags)
+        self.opened(node, source, flags, begin)
     }
 
-    /// Makes a regular file and opens it, or opens it if it is there and may be.
+    /// Makes a regular file and opens it, or opens it if it is there and may be. `begin`: as to open it.
     ///
     /// # Errors
     /// What the source answers.
@@ -83,6 +108,7 @@ impl Tree {
         flags: OFlags,
         (mode, mask): (u32, u32),
         caller: Caller,
+        begin: impl FnOnce(BorrowedFd) -> io::Result<BackingId>,
     ) -> Result<(Found, Opened), Errno> {
         check(name)?;
         let directory = self.node(parent)?;
@@ -92,19 +118,31 @@ impl Tree {
         let source = caller.make(mask, || openat(&directory, name, made, mode))?;
         let found =
             self.enter(openat(CWD, sys::way(&source), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)?;
-        let opened = self.opened(Arc::clone(&found.node), source, flags)?;
+        let opened = self.opened(Arc::clone(&found.node), source, flags, begin)?;
         Ok((found, opened))
     }
 
-    fn opened(&self, node: Arc<Node>, source: OwnedFd, flags: OFlags) -> Result<Opened, Errno> {
+    fn opened(
+        &self,
+        node: Arc<Node>,
+        source: OwnedFd,
+        flags: OFlags,
+        begin: impl FnOnce(BorrowedFd) -> io::Result<BackingId>,
+    ) -> Result<Opened, Errno> {
         expect_no_order(source.as_fd());
-        self.watch(&node);
-        let is_held = self.is_held(&node, Stamp::now(&source)?);
         let (passing, written) = (self.excluded.has(&node), AtomicBool::new(false));
+        let may_pass = passing && self.tells(&node);
+        let (backing, passed) = self.pass(&node, may_pass, || begin(source.as_fd()))?;
+        if backing.is_none() {
+            self.watch(&node);
+        }
+        // Of a file that is passed the kernel of the mount has no pages, and is not to be told of any (EIO).
+        let is_held = backing.is_none() && self.is_held(&node, Stamp::now(&source)?);
         let writable = flags & OFlags::ACCMODE != OFlags::RDONLY;
         let appends = flags.contains(OFlags::APPEND);
-        let handle = self.open.add(Open { node, source, writable, appends, passing, written });
-        Ok(Opened { handle, is_held })
+        let handle =
+            self.open.add(Open { node, source, writable, appends, passing, written, _passed: passed });
+        Ok(Opened { handle, is_held, is_writable: writable, backing })
     }
 
     /// Watches a regular file from its first open on, where that is to be had.
@@ -116,6 +154,21 @@ impl Tree {
             self.cache.watched(&used.file, watched.told());
             Some(watched)
         });
+    }
+
+    /// What the kernel calls the file, if it is to read and write it itself; `begin` has it know the file. And what
+    /// holds the file so until it is closed.
+    fn pass(
+        &self,
+        node: &Arc<Node>,
+        may: bool,
+        begin: impl FnOnce() -> io::Result<BackingId>,
+    ) -> Result<(Option<Backing>, Option<Passed>), Errno> {
+        let Some(used) = self.used(node).filter(|_| self.passes()) else { return Ok((None, None)) };
+        let begun = used.passage.open(may, || begin().map(Arc::new));
+        let backing = begun.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        self.cache.counts.passthrough_opens.fetch_add(backing.is_some().into(), Relaxed);
+        Ok((backing, Some(Passed(Arc::clone(node)))))
     }
 
     /// The file is closed.

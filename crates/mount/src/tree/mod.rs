@@ -19,6 +19,7 @@ use crate::cache::Cache;
 use crate::handles::Handles;
 use crate::nodes::{Node, Nodes, Used};
 use crate::stamp::{Identity, look};
+use crate::watch::is_told;
 use files::Open;
 use glob::{MatchOptions, Pattern};
 use listing::Listing;
@@ -29,6 +30,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What a node stands for and everything that is told of it.
 #[derive(Debug)]
@@ -82,6 +84,10 @@ pub struct Tree {
     listings: Handles<Listing>,
     cache: Arc<Cache>,
     excluded: Excluded,
+    /// Changes of files on the source's file system are told, of those that are watched.
+    tells: bool,
+    /// The kernel can read files itself.
+    passes: AtomicBool,
 }
 
 impl Tree {
@@ -91,8 +97,25 @@ impl Tree {
     /// What the system answers.
     pub fn new(source: OwnedFd, cache: Arc<Cache>, excluded: Excluded) -> Result<Self, Errno> {
         let identity = Identity::of(&look(&source)?);
+        let tells = cache.watch().is_some() && is_told(&source);
         let nodes = Nodes::new(source, identity);
-        Ok(Self { nodes, open: Handles::default(), listings: Handles::default(), cache, excluded })
+        let (open, listings) = (Handles::default(), Handles::default());
+        Ok(Self { nodes, open, listings, cache, excluded, tells, passes: AtomicBool::new(false) })
+    }
+
+    /// Whether there may be files that are not to be kept.
+    #[must_use]
+    pub fn excludes(&self) -> bool {
+        !self.excluded.patterns.is_empty()
+    }
+
+    /// The kernel can read files itself. Told before anything is opened.
+    pub fn let_pass(&self) {
+        self.passes.store(true, Relaxed);
+    }
+
+    fn passes(&self) -> bool {
+        self.passes.load(Relaxed)
     }
 
     /// The node of this number.
@@ -110,9 +133,18 @@ impl Tree {
 
     /// The node of a descriptor that opens nothing.
     fn enter(&self, path: OwnedFd) -> Result<Found, Errno> {
-        let told = look(&path)?;
+        let mut told = look(&path)?;
         let kind = FileType::from_raw_mode(told.stx_mode.into());
-        Ok(Found { node: self.nodes.enter(path, Identity::of(&told), kind), told })
+        let node = self.nodes.enter(path, Identity::of(&told), kind);
+        self.show(&node, &mut told, false);
+        Ok(Found { node, told })
+    }
+
+    /// Whether changes of a regular file by others are told, if somebody opens it, or has it open.
+    #[must_use]
+    pub fn tells(&self, node: &Node) -> bool {
+        let is_refused = node.used.get().is_some_and(|used| matches!(used.watched.get(), Some(None)));
+        self.tells && node.kind == FileType::RegularFile && self.nodes.is_own(node) && !is_refused
     }
 
     /// Opens what the node stands for.

@@ -31,8 +31,9 @@ impl Tree {
         let parent = self.node(parent)?;
         let parent = parent.at()?;
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let told = statx(&parent, name, AtFlags::SYMLINK_NOFOLLOW, wanted)?;
+        let mut told = statx(&parent, name, AtFlags::SYMLINK_NOFOLLOW, wanted)?;
         if let Some(node) = self.nodes.find(Identity::of(&told)) {
+            self.show(&node, &mut told, false);
             return Ok(Found { node, told });
         }
         // It may be another one by now.
