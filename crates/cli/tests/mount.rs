@@ -234,7 +234,8 @@ fn a_few_pages_that_do_not_compress_are_kept() {
         shell(mounted.point(), "cat few >/dev/null");
         assert_eq!((count("kept"), count("refused")), (few, 256 - few), "{options:?}");
         shell(mounted.point(), "cat many >/dev/null");
-        assert!(count("kept") < 8 * MIB / 4096, "{options:?}: {} pages", count("kept"));
+        // A quarter of the pool, and what comes between two looks of the keeper.
+        assert!(count("kept") < 24 * MIB / 4096, "{options:?}: {} pages", count("kept"));
         assert!(count("refused") > 64 * MIB / 4096, "{options:?}: {} pages", count("refused"));
         mounted.stop();
     }
