@@ -104,21 +104,21 @@ impl Engine {
     /// Takes up the changes that were read early. For the reader, inside the gate, with no lock held.
     pub(crate) fn take_up_changes(&self) {
         while let Some(change) = self.inbox.take_change() {
-            self.take_up(change);
+            self.take_up(&change);
         }
     }
 
     /// Takes up a change. For the reader, inside the gate, with no lock held.
-    pub(crate) fn take_up(&self, change: Change) {
-        if self.inbox.was_expected(&change) {
-            return;
+    pub(crate) fn take_up(&self, change: &Change) {
+        if !self.inbox.was_expected(change) {
+            self.changed.store(true, Ordering::Relaxed);
+            match change.clone() {
+                Change::Removed(range) => self.forget_range(&self.managed_part(range)),
+                Change::Unmapped(range) => self.give_up(self.managed_part(range)),
+                Change::Moved { from, to, len } => self.follow_move(from, to, len),
+            }
         }
-        self.changed.store(true, Ordering::Relaxed);
-        match change {
-            Change::Removed(range) => self.forget_range(&self.managed_part(range)),
-            Change::Unmapped(range) => self.give_up(self.managed_part(range)),
-            Change::Moved { from, to, len } => self.follow_move(from, to, len),
-        }
+        self.inbox.end(change);
     }
 
     fn managed_part(&self, range: Range<usize>) -> Range<usize> {

@@ -227,6 +227,8 @@ fn commit(engine: &Engine, detached: &Detached, evicted: &mut Given) {
                 group.set_left(page, engine.clock());
                 evicted.pages += 1;
             }
+            // What was read of a drop by the program waits for this group: the page would come to be after its end.
+            (true, false) if engine.inbox.takes(&page_at(engine, page)) => group.set(page, State::None),
             (true, false) => {
                 take_back(engine, &group, page, engine.staging.addr(detached.place) + bit * PAGE);
                 evicted.refused += 1;
@@ -240,6 +242,11 @@ fn commit(engine: &Engine, detached: &Detached, evicted: &mut Given) {
     }
     engine.evictions.fetch_add(detached.pages.count_ones().into(), Ordering::Relaxed);
     release(engine, &group, detached);
+}
+
+fn page_at(engine: &Engine, page: usize) -> Range<usize> {
+    let addr = engine.pages.addr(page);
+    addr..addr + PAGE
 }
 
 /// Ends the eviction of a stretch; its group is locked.

@@ -12,7 +12,7 @@
 use crate::engine::Engine;
 use crate::evict::{self, Evictor};
 use crate::fresh;
-use crate::inbox::Changing;
+use crate::inbox::{Changing, changes};
 use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::staging::Bell;
 use crate::streams::{Ahead, Streams};
@@ -310,7 +310,10 @@ fn await_messages(engine: &Engine, messages: &mut [Message]) -> usize {
     // All that was read is taken up.
     engine.inbox.forget_what_is_over();
     match engine.uffd.read(messages) {
-        Ok(count) => count,
+        Ok(count) => {
+            engine.inbox.begin(changes(messages[..count].iter()));
+            count
+        }
         Err(Errno::INTR | Errno::AGAIN) => 0,
         Err(errno) => engine.die(&format!("page faults can no longer be read ({errno})")),
     }
@@ -327,7 +330,7 @@ fn faults<'a>(
     let told = || messages.iter().filter_map(Message::told);
     for change in told().filter_map(|told| if let Told::Change(change) = told { Some(change) } else { None })
     {
-        engine.take_up(change);
+        engine.take_up(&change);
     }
     told().filter_map(|told| if let Told::Fault(fault) = told { Some(fault) } else { None })
 }

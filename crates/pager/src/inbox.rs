@@ -30,6 +30,10 @@ pub(crate) struct Inbox {
     early: Mutex<VecDeque<Message>>,
     count: AtomicUsize,
     expected: Mutex<Vec<Expected>>,
+    /// Changes that were read, while they are taken up.
+    underway: Mutex<Vec<Change>>,
+    /// How many.
+    begun: AtomicUsize,
     /// Some of it is over.
     over: AtomicBool,
     /// Closed while a process is copied: the reader, which reads on outside of the pager's gate, takes no lock then
@@ -83,6 +87,7 @@ impl Inbox {
         }
         let mut early = lock(&self.early);
         let count = early.len().min(messages.len());
+        self.begin(changes(early.iter().take(count)));
         messages.iter_mut().zip(early.drain(..count)).for_each(|(to, message)| *to = message);
         self.count.store(early.len(), Ordering::Relaxed);
         count
@@ -99,6 +104,8 @@ impl Inbox {
             _ => None,
         };
         let (at, found) = early.iter().enumerate().find_map(|(at, message)| Some((at, change(message)?)))?;
+        // Underway before it is early no more: nobody is to miss it.
+        self.begin(std::iter::once(found.clone()));
         early.remove(at);
         self.count.store(early.len(), Ordering::Relaxed);
         Some(found)
@@ -121,6 +128,39 @@ impl Inbox {
             _ => false,
         };
         !self.is_empty() && lock(&self.early).iter().any(concerns)
+    }
+
+    /// These were read, and are about to be taken up.
+    pub(crate) fn begin(&self, changes: impl Iterator<Item = Change>) {
+        let mut changes = changes.peekable();
+        if changes.peek().is_some() {
+            let mut underway = lock(&self.underway);
+            underway.extend(changes);
+            self.begun.store(underway.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// One of them was taken up.
+    pub(crate) fn end(&self, change: &Change) {
+        let mut underway = lock(&self.underway);
+        if let Some(at) = underway.iter().position(|begun| begun == change) {
+            underway.swap_remove(at);
+        }
+        self.begun.store(underway.len(), Ordering::Relaxed);
+    }
+
+    /// Whether the program has dropped or unmapped this page, as was read and not taken up yet. Who drops it for the
+    /// pager has said so.
+    pub(crate) fn takes(&self, page: &Range<usize>) -> bool {
+        let takes = |change: &Change| match change {
+            Change::Removed(range) | Change::Unmapped(range) => {
+                range.start < page.end && page.start < range.end
+            }
+            Change::Moved { .. } => false,
+        };
+        let told = |message: &Message| matches!(message.told(), Some(Told::Change(change)) if takes(&change));
+        let is_underway = self.begun.load(Ordering::Relaxed) > 0 && lock(&self.underway).iter().any(takes);
+        (is_underway || !self.is_empty() && lock(&self.early).iter().any(told)) && !self.expects_removal(page)
     }
 
     /// Whether nothing was read early.
@@ -207,8 +247,18 @@ impl Inbox {
         self.reading.reset();
         lock(&self.early).clear();
         self.count.store(0, Ordering::Relaxed);
+        lock(&self.underway).clear();
+        self.begun.store(0, Ordering::Relaxed);
         lock(&self.expected).clear();
     }
+}
+
+/// The changes among messages.
+pub(crate) fn changes<'a>(messages: impl Iterator<Item = &'a Message>) -> impl Iterator<Item = Change> {
+    messages.filter_map(|message| match message.told() {
+        Some(Told::Change(change)) => Some(change),
+        _ => None,
+    })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -251,6 +301,24 @@ mod tests {
         assert!(inbox.expects_removal(&(0..16)), "it may have been told");
         inbox.forget_what_is_over();
         assert!(!inbox.was_expected(&Change::Removed(0..16)), "it was not");
+    }
+
+    #[test]
+    fn what_was_dropped_is_known_until_it_is_taken_up() {
+        let inbox = Inbox::default();
+        let removal = Message::of(0x15, [4, 8, 0]);
+        assert!(!inbox.takes(&(4..5)));
+        inbox.keep(&[removal]);
+        assert!(inbox.takes(&(4..5)) && inbox.takes(&(7..9)) && !inbox.takes(&(8..9)));
+        let change = inbox.take_change().unwrap();
+        assert!(inbox.takes(&(4..5)), "it is being taken up");
+        inbox.end(&change);
+        assert!(!inbox.takes(&(4..5)));
+        inbox.keep(&[removal]);
+        let mut messages = [Message::default(); 4];
+        assert_eq!(inbox.take(&mut messages), 1);
+        assert!(inbox.takes(&(4..5)), "taken, not taken up");
+        inbox.removing(4..5, || assert!(!inbox.takes(&(4..5)) && inbox.takes(&(5..6)), "the pager's own"));
     }
 
     #[test]
