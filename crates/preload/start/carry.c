@@ -23,12 +23,13 @@ extern const char *ramfold_kept[];
 
 static const char OWN[] = "/proc/self/fd/";
 
-/* What the settings call each file, and how it is opened; the device is not in the first settings. */
+/* What the settings call each file, and how it is opened; the device is not in the first settings. Those that are opened anew by
+ * their path need no more than a place. */
 static const struct {
     const char *key;
     int flags;
 } files[] = {
-    {"start", O_RDONLY}, {"library", O_RDONLY}, {"shm", O_RDWR}, {"swap", O_RDWR}, {"trace", O_WRONLY | O_APPEND}, {"device", O_RDWR},
+    {"start", O_PATH}, {"library", O_PATH}, {"shm", O_PATH}, {"swap", O_RDWR}, {"trace", O_WRONLY | O_APPEND}, {"device", O_RDWR},
 };
 enum { FILES = sizeof files / sizeof *files, START = 0, DEVICE = FILES - 1, PATH = 128 };
 _Static_assert(FILES == RAMFOLD_CARRIED, "start.h tells how many");
