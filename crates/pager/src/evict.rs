@@ -280,8 +280,8 @@ pub(crate) fn rescue(engine: &Engine, group: &Group<'_>, page: usize, staged: us
 
 /// Gives a page that is being evicted back to the program; its group is locked.
 fn take_back(engine: &Engine, group: &Group<'_>, page: usize, staged: usize) {
-    let addr = engine.pages.addr(page);
-    match engine.put(&(addr..addr + PAGE), || engine.uffd.copy(addr, staged, PAGE)).stopped {
+    let place = page_at(engine, page);
+    match engine.put(&place, || engine.uffd.copy(place.start, staged, PAGE)).stopped {
         None => group.set(page, State::Resident),
         // Unmapped or dropped by a raw system call of the program: there is nowhere to put it.
         Some(Errno::NOENT | Errno::AGAIN) => group.set(page, State::None),

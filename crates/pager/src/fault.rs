@@ -327,12 +327,11 @@ fn faults<'a>(
 ) -> impl Iterator<Item = Fault> + use<'a> {
     let count = if count == 0 { engine.inbox.take(messages) } else { count };
     let messages = &messages[..count];
-    let told = || messages.iter().filter_map(Message::told);
-    for change in told().filter_map(|told| if let Told::Change(change) = told { Some(change) } else { None })
-    {
+    for change in changes(messages.iter()) {
         engine.take_up(&change);
     }
-    told().filter_map(|told| if let Told::Fault(fault) = told { Some(fault) } else { None })
+    let told = messages.iter().filter_map(Message::told);
+    told.filter_map(|told| if let Told::Fault(fault) = told { Some(fault) } else { None })
 }
 
 /// The page is on its way out: back with it.

@@ -99,10 +99,6 @@ impl Inbox {
             return None;
         }
         let mut early = lock(&self.early);
-        let change = |message: &Message| match message.told() {
-            Some(Told::Change(change)) => Some(change),
-            _ => None,
-        };
         let (at, found) = early.iter().enumerate().find_map(|(at, message)| Some((at, change(message)?)))?;
         // Underway before it is early no more: nobody is to miss it.
         self.begin(std::iter::once(found.clone()));
@@ -113,21 +109,18 @@ impl Inbox {
 
     /// Whether a change is among them.
     pub(crate) fn has_change(&self) -> bool {
-        let is_change = |message: &Message| matches!(message.told(), Some(Told::Change(_)));
-        !self.is_empty() && lock(&self.early).iter().any(is_change)
+        !self.is_empty() && changes(lock(&self.early).iter()).next().is_some()
     }
 
     /// Whether one of them takes the contents of pages in this range away, or changes it in another way.
     pub(crate) fn concerns(&self, range: &Range<usize>) -> bool {
-        let meets = |other: &Range<usize>| range.start < other.end && other.start < range.end;
-        let concerns = |message: &Message| match message.told() {
-            Some(Told::Change(Change::Removed(other) | Change::Unmapped(other))) => meets(&other),
-            Some(Told::Change(Change::Moved { from, to, len })) => {
-                meets(&(from..from + len)) || meets(&(to..to + len))
+        let concerns = |change: Change| match change {
+            Change::Moved { from, to, len } => {
+                meet(range, &(from..from + len)) || meet(range, &(to..to + len))
             }
-            _ => false,
+            change => empties(&change, range),
         };
-        !self.is_empty() && lock(&self.early).iter().any(concerns)
+        !self.is_empty() && changes(lock(&self.early).iter()).any(concerns)
     }
 
     /// These were read, and are about to be taken up.
@@ -152,15 +145,11 @@ impl Inbox {
     /// Whether the program has dropped or unmapped this page, as was read and not taken up yet. Who drops it for the
     /// pager has said so.
     pub(crate) fn takes(&self, page: &Range<usize>) -> bool {
-        let takes = |change: &Change| match change {
-            Change::Removed(range) | Change::Unmapped(range) => {
-                range.start < page.end && page.start < range.end
-            }
-            Change::Moved { .. } => false,
-        };
-        let told = |message: &Message| matches!(message.told(), Some(Told::Change(change)) if takes(&change));
-        let is_underway = self.begun.load(Ordering::Relaxed) > 0 && lock(&self.underway).iter().any(takes);
-        (is_underway || !self.is_empty() && lock(&self.early).iter().any(told)) && !self.expects_removal(page)
+        let takes = |change: &Change| empties(change, page);
+        // In the order in which a change goes through them: none is missed on its way.
+        let is_early = || !self.is_empty() && changes(lock(&self.early).iter()).any(|change| takes(&change));
+        let is_underway = || self.begun.load(Ordering::Relaxed) > 0 && lock(&self.underway).iter().any(takes);
+        (is_early() || is_underway()) && !self.expects_removal(page)
     }
 
     /// Whether nothing was read early.
@@ -253,12 +242,22 @@ impl Inbox {
     }
 }
 
+fn change(message: &Message) -> Option<Change> {
+    if let Some(Told::Change(change)) = message.told() { Some(change) } else { None }
+}
+
 /// The changes among messages.
 pub(crate) fn changes<'a>(messages: impl Iterator<Item = &'a Message>) -> impl Iterator<Item = Change> {
-    messages.filter_map(|message| match message.told() {
-        Some(Told::Change(change)) => Some(change),
-        _ => None,
-    })
+    messages.filter_map(change)
+}
+
+fn meet(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+/// Whether the change leaves pages of the range empty.
+fn empties(change: &Change, range: &Range<usize>) -> bool {
+    matches!(change, Change::Removed(other) | Change::Unmapped(other) if meet(range, other))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

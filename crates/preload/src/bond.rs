@@ -58,7 +58,7 @@ pub fn leave_to_keeper() {
     close(WRITING.load(Ordering::Relaxed));
 }
 
-/// In the process, when the keeper has closed what it does not need, or there is none: the number is free.
+/// In the process, when the keeper has closed what it does not need: the number is free.
 pub fn is_left() {
     descriptors::unprotect(WRITING.swap(-1, Ordering::Relaxed));
 }
@@ -70,9 +70,10 @@ pub fn untie() {
 
 /// In the child of a fork: its parent's is not its own. And where there came to be no keeper.
 pub fn forget() {
-    let reading = READING.swap(-1, Ordering::Relaxed);
-    if reading >= 0 {
-        descriptors::unprotect(reading);
-        close(reading);
+    for fd in [&READING, &WRITING].map(|place| place.swap(-1, Ordering::Relaxed)) {
+        if fd >= 0 {
+            descriptors::unprotect(fd);
+            close(fd);
+        }
     }
 }

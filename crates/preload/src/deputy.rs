@@ -64,11 +64,11 @@ fn work() {
     }
 }
 
-/// Waits while it is nobody's turn or the other's; whose it is then.
-fn await_turn(others: &[u32]) -> u32 {
+/// Waits for a turn that `is_own`; which it is.
+fn await_turn(is_own: impl Fn(u32) -> bool) -> u32 {
     loop {
         let turn = TURN.load(Ordering::Acquire);
-        if !others.contains(&turn) {
+        if is_own(turn) {
             return turn;
         }
         lock::wait(&TURN, turn);
@@ -83,7 +83,7 @@ fn is_deputy() -> bool {
 pub fn run() {
     DEPUTY.store(tls::thread().as_ptr(), Ordering::Relaxed);
     loop {
-        await_turn(&[NOBODY, CALLERS_OWN, DONE]);
+        await_turn(|turn| turn == DEPUTYS);
         work();
         pass(DONE);
     }
@@ -110,7 +110,7 @@ pub fn serve<R>(f: impl FnOnce() -> R + 'static) -> R {
     let _one = CALLERS.lock();
     let mut call = Call::new(f);
     hand_over(DEPUTYS, &mut call);
-    while await_turn(&[DEPUTYS]) == CALLERS_OWN {
+    while await_turn(|turn| turn != DEPUTYS) == CALLERS_OWN {
         work();
         pass(DEPUTYS);
     }
@@ -125,6 +125,6 @@ pub fn by_caller<R>(f: impl FnOnce() -> R) -> R {
     }
     let mut call = Call::new(f);
     hand_over(CALLERS_OWN, &mut call);
-    await_turn(&[CALLERS_OWN]);
+    await_turn(|turn| turn == DEPUTYS);
     call.result()
 }

@@ -9,20 +9,13 @@
 //! program's threads as it was written; the keeper is outside of it, with the program's memory. A filter that is put by
 //! the program's own instructions is not seen, and one that it had from its parent is there before ramfold is.
 
-use crate::pager::{internally, is_guest, pager};
-use crate::{deputy, gate, guests, management, tls};
+use crate::pager::is_guest;
+use crate::{deputy, gate, guests, tls};
 
 /// For clone.c: a filter is about to be put before the system calls of this thread, or of all.
 #[unsafe(no_mangle)]
 extern "C" fn ramfold_before_filter() {
-    if tls::is_internal() || is_guest() {
-        return;
-    }
-    if !pager().is_managed() {
-        pager().demand();
-        management::settle();
-    }
-    if pager().is_managed() && internally(guests::is_kept) {
+    if !tls::is_internal() && !is_guest() && guests::is_kept() {
         deputy::begin();
     }
 }

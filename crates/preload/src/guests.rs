@@ -48,11 +48,7 @@ unsafe extern "C" {
 /// For clone.c, before a guest is made: its place, or null if there can be none.
 #[unsafe(no_mangle)]
 extern "C" fn ramfold_expect_guest(function: *mut c_void, argument: *mut c_void) -> *mut c_void {
-    if !pager().is_managed() {
-        pager().demand();
-        management::settle();
-    }
-    if !pager().is_managed() || !internally(is_kept) {
+    if !is_kept() {
         return ptr::null_mut();
     }
     let Some(place) = claim(EXPECTED) else { return ptr::null_mut() };
@@ -61,8 +57,16 @@ extern "C" fn ramfold_expect_guest(function: *mut c_void, argument: *mut c_void)
     ptr::from_ref(place).cast_mut().cast()
 }
 
-/// Sees to it that there is a keeper; false if the system refuses one. Memory is managed.
+/// Sees to it that memory is managed and has a keeper; false if it cannot be, or the system refuses one.
 pub fn is_kept() -> bool {
+    if !pager().is_managed() {
+        pager().demand();
+        management::settle();
+    }
+    pager().is_managed() && internally(has_keeper)
+}
+
+fn has_keeper() -> bool {
     gate::hold_forks();
     let kept = KEPT.load(Ordering::Relaxed) || begin();
     KEPT.store(kept, Ordering::Relaxed);
@@ -73,7 +77,8 @@ pub fn is_kept() -> bool {
 /// Makes the keeper, and returns when it serves.
 fn begin() -> bool {
     let (top, between) = (stack::new(STACK), stack::new(STACK));
-    if top.is_null() || between.is_null() || !bond::tie() || claim(own_pid()).is_none() {
+    if top.is_null() || between.is_null() || claim(own_pid()).is_none() || !bond::tie() {
+        only_this_one();
         return false;
     }
     SERVES.store(0, Ordering::Relaxed);
@@ -82,15 +87,14 @@ fn begin() -> bool {
     // SAFETY: one stack is the keeper's alone, for good, the other that of who makes it and has ended then.
     let keeper = unsafe { ramfold_clone_keeper(keep, ends[0], ends[1]) };
     stack::delete(between, STACK);
-    bond::leave_to_keeper();
     if keeper <= 0 {
-        bond::is_left();
         only_this_one();
         if let Err(error) = pager().start_threads() {
             refuse(&error.to_string());
         }
         return false;
     }
+    bond::leave_to_keeper();
     // If it ends before, this process does.
     while SERVES.load(Ordering::Acquire) == 0 {
         lock::wait(&SERVES, 0);
@@ -160,7 +164,7 @@ fn shares_memory(pid: i32) -> bool {
     }
 }
 
-/// In the child of a fork, whose memory is its own.
+/// In the child of a fork, whose memory is its own; and where there came to be no keeper.
 pub fn only_this_one() {
     users::forget();
     deputy::end();

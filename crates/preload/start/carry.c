@@ -128,11 +128,14 @@ void ramfold_carry_now(void) {
     errno = error;
 }
 
-/* In a program that was started with such settings: the path of one of the files. */
-void ramfold_meet_carried(const char *key, const char *path) {
-    if (strncmp(path, OWN, sizeof OWN - 1)) return;
-    for (size_t file = 0; file < FILES; file++)
-        if (!strcmp(files[file].key, key)) ramfold_carried[file] = atoi(path + sizeof OWN - 1);
+/* They lead here all, or none. */
+void ramfold_meet_carried(void) {
+    char path[PATH];
+    for (size_t file = START; file < FILES; file++) {
+        if (!ramfold_setting(files[file].key, path, sizeof path)) continue;
+        if (strncmp(path, OWN, sizeof OWN - 1)) return;
+        ramfold_carried[file] = atoi(path + sizeof OWN - 1);
+    }
 }
 
 int ramfold_is_carried(int fd) {

@@ -129,8 +129,7 @@ static int is_linker(const void *caller) {
     return (uintptr_t)caller - base < end - base;
 }
 
-/* The last value of a key of the settings, in `value`. False if there is none, or no room for it. */
-static int setting(const char *key, char *value, size_t room) {
+int ramfold_setting(const char *key, char *value, size_t room) {
     const char *settings = ramfold_kept[0] ? ramfold_kept[0] + sizeof SETTINGS - 1 : NULL;
     size_t length = strlen(key);
     int found = 0;
@@ -165,7 +164,7 @@ static const char *why_lost(int error) {
 
 static void load_engine(void) {
     char path[128] = "";
-    setting("library", path, sizeof path);
+    ramfold_setting("library", path, sizeof path);
     struct rlimit before, most;
     int has_room = make_room(&before, &most);
     void *engine = *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
@@ -237,11 +236,8 @@ static void keep(char **envp) {
         *limit = 0;
         address_space = limit + sizeof ADDRESS_SPACE - 1;
     }
-    if (setting("start", preload + 11, sizeof preload - 11)) ramfold_kept[1] = preload;
-    static const char *const keys[] = {"start", "library", "shm", "swap", "trace", "device"};
-    char path[128];
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (setting(keys[i], path, sizeof path)) ramfold_meet_carried(keys[i], path);
+    if (ramfold_setting("start", preload + 11, sizeof preload - 11)) ramfold_kept[1] = preload;
+    ramfold_meet_carried();
 }
 
 /* Reads the settings, once: before the program's first line, or when somebody's constructor takes memory before. */
@@ -255,8 +251,8 @@ static void wake(char **envp) {
     ramfold_find_fork();
     ramfold_find_heap();
     char value[32];
-    if (!setting("limit", value, sizeof value)) return;
-    ramfold_pages_are_copied = setting("mode", value, sizeof value) && !strcmp(value, "wp");
+    if (!ramfold_setting("limit", value, sizeof value)) return;
+    ramfold_pages_are_copied = ramfold_setting("mode", value, sizeof value) && !strcmp(value, "wp");
     ramfold_begin_limits(address_space);
     ramfold_handle_fork();
     atomic_store(&state, WANTED);

@@ -31,6 +31,9 @@ EXPORTED int ramfold_is_guest(void);
 /* exec.c: calls LAUNCH with an environment to which what must be kept was added. */
 int ramfold_with_environment(char *const *given, int (*launch)(void *call, char **envp), void *call);
 
+/* start.c: the last value of a key of the settings, in `value`. False if there is none, or no room for it. */
+int ramfold_setting(const char *key, char *value, size_t room);
+
 /* In decimal; returns the end, where no zero byte is put. */
 char *ramfold_write_number(char *at, unsigned long number);
 
@@ -39,7 +42,7 @@ char *ramfold_write_number(char *at, unsigned long number);
 enum { RAMFOLD_CARRIED = 6 };
 EXPORTED void ramfold_carry(unsigned long flags);
 void ramfold_carry_now(void);
-void ramfold_meet_carried(const char *key, const char *path);
+void ramfold_meet_carried(void);
 extern EXPORTED int ramfold_carried[RAMFOLD_CARRIED];
 int ramfold_is_carried(int fd);
 const char *ramfold_former(void);

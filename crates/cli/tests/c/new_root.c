@@ -14,13 +14,14 @@ static void *nothing(void *argument) { return argument; }
 
 static int change(void *argument) {
     (void)argument;
-    _exit(chroot(root) == 0 && chdir("/") == 0 ? 0 : 1);
+    _exit(chroot(".") == 0 && chdir("/") == 0 ? 0 : 1);
 }
 
 int main(int argc, char **argv) {
     arguments(argc, argv);
     bool shared = argc > 2;
-    must(mkdtemp(root) != NULL);
+    // Nothing is left of it.
+    must(mkdtemp(root) != NULL && chdir(root) == 0 && rmdir(root) == 0);
     // The engine is there before the root changes, and management is not.
     pthread_t thread;
     must(pthread_create(&thread, NULL, nothing, NULL) == 0 && pthread_join(thread, NULL) == 0);
@@ -30,7 +31,7 @@ int main(int argc, char **argv) {
         pid_t child = clone(change, stack + sizeof stack, CLONE_VM | CLONE_VFORK | CLONE_FS | SIGCHLD, NULL);
         must(child > 0 && waitpid(child, &status, 0) == child && status == 0);
     } else {
-        must(chroot(root) == 0 && chdir("/") == 0);
+        must(chroot(".") == 0 && chdir("/") == 0);
     }
     must(access("/proc", F_OK) == -1);
     size_t size = 4 * MIB;
