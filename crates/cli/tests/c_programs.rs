@@ -290,6 +290,21 @@ fn running(program: &Path) -> Vec<u32> {
         .collect()
 }
 
+/// What the store refuses goes back, and what the program has dropped meanwhile is empty.
+#[test]
+fn refused() {
+    for mode in MODES {
+        let stats = tempfile::NamedTempFile::new().unwrap();
+        let options = ["--evict-mode", mode, "--stats", stats.path().to_str().unwrap()];
+        in_limit(16 * MIB, "refused", &["0", "5000"], &options, |ramfold, limited| {
+            assert!(limited.status.success(), "{mode}: {} {}", limited.status, limited.stderr);
+            let stats: serde_json::Value = serde_json::from_reader(stats.as_file()).unwrap();
+            assert!(stats["reject_reclaim_fail"].as_u64() > Some(0), "{mode}: nothing was refused: {stats}");
+            within_limit("refused", ramfold, limited);
+        });
+    }
+}
+
 #[test]
 fn sparse_swap() {
     for mode in MODES {

@@ -16,9 +16,12 @@
 //! Price: a raw call waits for the reader. The pager's own calls are made in a way that is not told, or are expected
 //! ([`crate::inbox`]).
 
+use crate::detach::present;
 use crate::engine::Engine;
 use crate::face::Prot;
 use crate::gate::Inside;
+use crate::inbox::faults;
+use crate::mask::{Mask, STRETCH_PAGES};
 use crate::pages::{Group, Pages, State};
 use crate::space::{Area, Kind, Space};
 use crate::staging::Bell;
@@ -91,13 +94,15 @@ impl Engine {
         }
     }
 
-    /// Reads what there is, for later. For the reader.
+    /// Reads what there is, for later, and does what an evictor waits for. For the reader.
     pub(crate) fn read_on(&self) {
         self.inbox.read_on(|| {
             let mut messages = [Message::default(); 16];
             while let Ok(count @ 1..) = self.uffd.try_read(&mut messages) {
                 self.inbox.keep(&messages[..count]);
+                faults(&messages[..count]).for_each(|fault| self.help_evictor(fault));
             }
+            self.answer_evictor();
         });
     }
 
@@ -169,7 +174,7 @@ impl Engine {
                     State::None | State::Resident => None,
                 };
                 if let Some(content) = content {
-                    self.put_back(to + (self.pages.addr(page) - from), content);
+                    self.put_where_moved(to + (self.pages.addr(page) - from), content);
                 }
                 self.forget(&group, page);
             }
@@ -194,18 +199,19 @@ impl Engine {
         self.uffd.wake(place, PAGE);
     }
 
-    /// Places a page that was moved while it was away. For the reader.
-    fn put_back(&self, place: usize, content: usize) {
-        loop {
-            match self.uffd.copy(place, content, PAGE).stopped {
-                // The program has unmapped it since.
-                None | Some(Errno::NOENT | Errno::SRCH) => return,
-                Some(Errno::AGAIN) => self.read_on(),
-                Some(errno) => {
-                    self.die(&format!("a page was lost: it cannot be put where it was moved to ({errno})"))
-                }
+    /// The least range with all pages of this one that the kernel has. What the program has only freed past the pager
+    /// (MADV_FREE is told as MADV_DONTNEED is) stays, though it is None, until the kernel wants it back.
+    pub(crate) fn really_there(&self, pages: &Range<usize>) -> Range<usize> {
+        let mut all = pages.end..pages.start;
+        for start in pages.clone().step_by(STRETCH_PAGES) {
+            let count = STRETCH_PAGES.min(pages.end - start);
+            let there = present(self, self.pages.addr(start), count);
+            if there != 0 {
+                let last = start + (Mask::BITS - there.leading_zeros()) as usize;
+                all = all.start.min(start + there.trailing_zeros() as usize)..last;
             }
         }
+        all
     }
 
     /// Drops the contents of pages that the program may be using; their group and the space are locked, and they are

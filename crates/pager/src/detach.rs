@@ -57,7 +57,10 @@ pub(crate) fn detach(
             // More than one mapping: each by itself.
             Some(Errno::INVAL) if count > 1 => most = count / 2,
             Some(Errno::BUSY)
-                if !unshared && present(engine, addr, 1) != 0 && engine.unshare(group, addr).is_ok() =>
+                if !unshared
+                    && present(engine, addr, 1) != 0
+                    && !engine.inbox.takes(&(addr..addr + PAGE))
+                    && engine.unshare(group, addr).is_ok() =>
             {
                 unshared = true;
             }

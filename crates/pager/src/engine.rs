@@ -30,7 +30,7 @@ use ramfold_budget::member::Member;
 use ramfold_budget::segment::{Counter, SlotId};
 use ramfold_budget::usage::Usage;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The running pager.
@@ -64,6 +64,8 @@ pub(crate) struct Engine {
     pub(crate) ringing: AtomicBool,
     /// Threads beside the handler that have not ended.
     pub(crate) workers: AtomicUsize,
+    /// The id of the evictor's thread.
+    pub(crate) evictor_tid: AtomicU32,
     /// Ids of the threads that were started.
     threads: Mutex<Vec<u32>>,
     /// Why the threads could not be started: an errno, or 0.
@@ -141,6 +143,7 @@ impl Engine {
             changed: AtomicBool::new(false),
             ringing: AtomicBool::new(false),
             workers: AtomicUsize::new(0),
+            evictor_tid: AtomicU32::new(0),
             threads: Mutex::default(),
             failure: AtomicI32::new(0),
             held: AtomicBool::new(false),

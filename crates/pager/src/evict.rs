@@ -24,12 +24,12 @@ use crate::detach::{
 use crate::engine::Engine;
 use crate::mask::{Mask, STRETCH_BLOCKS, bits, ones, runs, spans};
 use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
+use crate::staging::Unstored;
 use crate::sys::PAGE;
 use ramfold::page::same_filled;
 use ramfold::{Page, Scratch};
 use ramfold_budget::door::Given;
 use ramfold_budget::segment::Counter;
-use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -218,6 +218,7 @@ fn next_stretch(engine: &Engine, most: usize) -> Option<Range<usize>> {
 fn commit(engine: &Engine, detached: &Detached, evicted: &mut Given) {
     let first = detached.blocks.start * BLOCK_PAGES;
     let group = engine.lock_group(first);
+    let mut refused = 0;
     for bit in bits(detached.pages) {
         let page = first + bit;
         let stored = detached.stored >> bit & 1 != 0;
@@ -227,12 +228,7 @@ fn commit(engine: &Engine, detached: &Detached, evicted: &mut Given) {
                 group.set_left(page, engine.clock());
                 evicted.pages += 1;
             }
-            // What was read of a drop by the program waits for this group: the page would come to be after its end.
-            (true, false) if engine.inbox.takes(&page_at(engine, page)) => group.set(page, State::None),
-            (true, false) => {
-                take_back(engine, &group, page, engine.staging.addr(detached.place) + bit * PAGE);
-                evicted.refused += 1;
-            }
+            (true, false) => refused |= 1 << bit,
             // Taken back or discarded meanwhile: what the store has is old.
             (false, true) => {
                 engine.store().invalidate(engine.key(page));
@@ -240,13 +236,14 @@ fn commit(engine: &Engine, detached: &Detached, evicted: &mut Given) {
             (false, false) => {}
         }
     }
+    let staged = engine.staging.addr(detached.place);
+    let back = engine.give_back(Unstored { first, staged, pages: refused });
+    for bit in bits(refused) {
+        group.set(first + bit, if back >> bit & 1 != 0 { State::Resident } else { State::None });
+    }
+    evicted.refused += refused.count_ones() as usize;
     engine.evictions.fetch_add(detached.pages.count_ones().into(), Ordering::Relaxed);
     release(engine, &group, detached);
-}
-
-fn page_at(engine: &Engine, page: usize) -> Range<usize> {
-    let addr = engine.pages.addr(page);
-    addr..addr + PAGE
 }
 
 /// Ends the eviction of a stretch; its group is locked.
@@ -268,25 +265,6 @@ fn requeue(engine: &Engine, group: &Group<'_>, blocks: Range<usize>) {
         } else {
             engine.pages.block(block).clear_queued();
         }
-    }
-}
-
-/// Gives a page that is touched while it is being evicted back to the program; its group is locked. For the handler,
-/// which cannot wait for a hole in the window to be filled.
-pub(crate) fn rescue(engine: &Engine, group: &Group<'_>, page: usize, staged: usize) {
-    fill_holes(engine, staged, !present(engine, staged, 1) & 1);
-    take_back(engine, group, page, staged);
-}
-
-/// Gives a page that is being evicted back to the program; its group is locked.
-fn take_back(engine: &Engine, group: &Group<'_>, page: usize, staged: usize) {
-    let place = page_at(engine, page);
-    match engine.put(&place, || engine.uffd.copy(place.start, staged, PAGE)).stopped {
-        None => group.set(page, State::Resident),
-        // Unmapped or dropped by a raw system call of the program: there is nowhere to put it.
-        Some(Errno::NOENT | Errno::AGAIN) => group.set(page, State::None),
-        Some(Errno::SRCH) => {}
-        Some(errno) => engine.die(&format!("a page was lost: it cannot be put back ({errno})")),
     }
 }
 

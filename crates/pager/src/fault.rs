@@ -9,16 +9,17 @@
 //! Order of a load: the page is loaded into a buffer of the handler's own, placed by UFFDIO_COPY (which also wakes
 //! the program), and only then invalidated in the store. A page that cannot be loaded ends the program.
 
+use crate::detach::{fill_holes, present};
 use crate::engine::Engine;
-use crate::evict::{self, Evictor};
+use crate::evict::Evictor;
 use crate::fresh;
-use crate::inbox::{Changing, changes};
+use crate::inbox::{self, Changing, changes};
 use crate::pages::{BLOCK_PAGES, GROUP_PAGES, Group, State};
 use crate::staging::Bell;
 use crate::streams::{Ahead, Streams};
 use crate::sys::{self, PAGE};
 use crate::trace::Trace;
-use crate::uffd::{Fault, Message, Progress, Told};
+use crate::uffd::{Fault, Message, Progress};
 use ramfold::{LoadError, PAGE_SIZE, Page, Scratch};
 use ramfold_budget::door::Given;
 use ramfold_budget::effort::{Effort, Turn, Wait};
@@ -112,6 +113,7 @@ impl Handler {
 
     fn serve(&mut self, engine: &Engine, fault: Fault) {
         if engine.staging.contains(fault.addr) {
+            engine.answer_evictor();
             // A hole in what an evictor moved: zeros.
             let addr = fault.addr & !(PAGE - 1);
             engine.put(&(addr..addr + PAGE), || engine.uffd.zeropage(addr, PAGE));
@@ -120,6 +122,7 @@ impl Handler {
         if !engine.pages.range().contains(&fault.addr) {
             return engine.let_go(fault.addr & !(PAGE - 1));
         }
+        engine.help_evictor(fault);
         self.served = self.served.wrapping_add(1);
         let often = if engine.member.usage.is_related() { REFRESH_OF_RELATED } else { REFRESH };
         if self.served.is_multiple_of(often) {
@@ -330,8 +333,7 @@ fn faults<'a>(
     for change in changes(messages.iter()) {
         engine.take_up(&change);
     }
-    let told = messages.iter().filter_map(Message::told);
-    told.filter_map(|told| if let Told::Fault(fault) = told { Some(fault) } else { None })
+    inbox::faults(messages)
 }
 
 /// The page is on its way out: back with it.
@@ -339,10 +341,13 @@ fn rescue(engine: &Engine, group: &Group<'_>, page: usize) -> Result<(), Changin
     let Some(staged) = engine.staging.find(page) else {
         engine.die("a page was lost: it is in no staging window");
     };
-    evict::rescue(engine, group, page, staged);
-    if group.state(page) == State::None {
+    // The reader cannot wait for itself to fill a hole in the window.
+    fill_holes(engine, staged, !present(engine, staged, 1) & 1);
+    if !engine.put_in_place(page, staged) {
+        group.set(page, State::None);
         return Err(Changing);
     }
+    group.set(page, State::Resident);
     group.set_heat(page, group.heat(page) + HOTTEST);
     let addr = engine.pages.addr(page);
     engine.uffd.wake(addr, PAGE);

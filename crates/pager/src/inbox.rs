@@ -14,7 +14,7 @@
 //! Price: two locks that nobody else wants, taken only where something was changed.
 
 use crate::gate::Gate;
-use crate::uffd::{Change, Message, Told};
+use crate::uffd::{Change, Fault, Message, Told};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -145,11 +145,26 @@ impl Inbox {
     /// Whether the program has dropped or unmapped this page, as was read and not taken up yet. Who drops it for the
     /// pager has said so.
     pub(crate) fn takes(&self, page: &Range<usize>) -> bool {
-        let takes = |change: &Change| empties(change, page);
+        self.known(|change| empties(change, page).then_some(())).is_some() && !self.expects_removal(page)
+    }
+
+    /// Where this address has been moved to, as was read and not taken up yet.
+    pub(crate) fn moves(&self, addr: usize) -> Option<usize> {
+        self.known(|change| match change {
+            Change::Moved { from, to, len } if (*from..from + len).contains(&addr) => {
+                Some(to + (addr - from))
+            }
+            _ => None,
+        })
+    }
+
+    /// What `of` finds first among the changes that were read and not taken up yet.
+    fn known<T>(&self, of: impl Fn(&Change) -> Option<T>) -> Option<T> {
         // In the order in which a change goes through them: none is missed on its way.
-        let is_early = || !self.is_empty() && changes(lock(&self.early).iter()).any(|change| takes(&change));
-        let is_underway = || self.begun.load(Ordering::Relaxed) > 0 && lock(&self.underway).iter().any(takes);
-        (is_early() || is_underway()) && !self.expects_removal(page)
+        let early = || changes(lock(&self.early).iter()).find_map(|change| of(&change));
+        let underway = || lock(&self.underway).iter().find_map(&of);
+        let early = if self.is_empty() { None } else { early() };
+        early.or_else(|| if self.begun.load(Ordering::Relaxed) > 0 { underway() } else { None })
     }
 
     /// Whether nothing was read early.
@@ -251,6 +266,13 @@ pub(crate) fn changes<'a>(messages: impl Iterator<Item = &'a Message>) -> impl I
     messages.filter_map(change)
 }
 
+/// The faults among messages.
+pub(crate) fn faults(messages: &[Message]) -> impl Iterator<Item = Fault> {
+    let fault =
+        |message: &Message| if let Some(Told::Fault(fault)) = message.told() { Some(fault) } else { None };
+    messages.iter().filter_map(fault)
+}
+
 fn meet(one: &Range<usize>, other: &Range<usize>) -> bool {
     one.start < other.end && other.start < one.end
 }
@@ -318,6 +340,10 @@ mod tests {
         assert_eq!(inbox.take(&mut messages), 1);
         assert!(inbox.takes(&(4..5)), "taken, not taken up");
         inbox.removing(4..5, || assert!(!inbox.takes(&(4..5)) && inbox.takes(&(5..6)), "the pager's own"));
+        let moved = Message::of(0x14, [64, 128, 16]);
+        inbox.keep(&[moved]);
+        assert_eq!([63, 64, 79, 80].map(|addr| inbox.moves(addr)), [None, Some(128), Some(143), None]);
+        assert!(inbox.take_change().is_some() && inbox.moves(64).is_some());
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod foreign;
 mod fork;
 mod fresh;
 mod gate;
+mod give_back;
 mod guard;
 mod handover;
 mod hold;

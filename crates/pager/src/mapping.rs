@@ -415,21 +415,25 @@ impl Pager {
         let Some(engine) = self.engine() else { return Ok(sys::discard(range.start, range.len())?) };
         for part in engine.page_groups(range) {
             let group = engine.pages.lock(part.start);
-            if group.is_empty(part.start) {
+            let changed = engine.changed.load(Ordering::Relaxed);
+            if group.is_empty(part.start) && !changed {
                 continue;
             }
             engine.trace.iter().for_each(|trace| trace.given_up(&part));
-            let mut resident = part.end..part.start;
-            for page in part {
+            let mut there = part.end..part.start;
+            for page in part.clone() {
                 if group.state(page) == State::Resident {
-                    resident = resident.start.min(page)..page + 1;
+                    there = there.start.min(page)..page + 1;
                 }
                 engine.forget(&group, page);
             }
-            if !resident.is_empty() {
-                let addr = engine.pages.addr(resident.start);
-                let common = engine.count_in_common(addr, resident.len());
-                let len = resident.len() * PAGE;
+            if changed {
+                there = engine.really_there(&part);
+            }
+            if !there.is_empty() {
+                let addr = engine.pages.addr(there.start);
+                let common = engine.count_in_common(addr, there.len());
+                let len = there.len() * PAGE;
                 if accessible {
                     engine.discard_in_use(addr, len)?;
                 } else {

@@ -6,7 +6,7 @@ use std::ops::Range;
 /// Most blocks in a stretch.
 pub(crate) const STRETCH_BLOCKS: usize = 8;
 /// Most pages in one.
-const STRETCH_PAGES: usize = STRETCH_BLOCKS * BLOCK_PAGES;
+pub(crate) const STRETCH_PAGES: usize = STRETCH_BLOCKS * BLOCK_PAGES;
 
 /// Pages of a stretch: bit n is the n-th.
 pub(crate) type Mask = u128;

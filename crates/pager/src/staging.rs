@@ -7,11 +7,13 @@
 //! Price: the frames of the window while it is in use. Guarantee: they count until they are given back.
 
 use crate::SetupError;
+use crate::mask::Mask;
 use crate::pages::{BLOCK_BYTES, BLOCK_PAGES};
 use crate::sys::{self, PAGE};
 use crate::uffd::Uffd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Blocks that all evictors together can hold in the staging window.
 pub(crate) const STAGING_BLOCKS: usize = 32;
@@ -27,10 +29,12 @@ pub(crate) enum Bell {
     Threads = 0,
     /// Of who waits until changes are taken up ([`crate::changes`]).
     Changes = 1,
+    /// Of the evictor that has pages to give back ([`crate::give_back`]).
+    GiveBack = 2,
 }
 
 impl Bell {
-    pub(crate) const ALL: [Self; 2] = [Self::Threads, Self::Changes];
+    pub(crate) const ALL: [Self; 3] = [Self::Threads, Self::Changes, Self::GiveBack];
 }
 
 /// Where evicted pages lie between the program and the store: block-sized places in memory of the pager's own.
@@ -41,12 +45,32 @@ pub(crate) struct Staging {
     holds: [AtomicUsize; STAGING_BLOCKS],
     /// Frames of pages that are in the store already.
     stored: AtomicU64,
+    asked: Mutex<Option<Asked>>,
+}
+
+/// Pages of a stretch that the store does not take ([`crate::give_back`]).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unstored {
+    /// The number of the stretch's first page.
+    pub(crate) first: usize,
+    /// The address in the window of what was there.
+    pub(crate) staged: usize,
+    /// Which of the stretch.
+    pub(crate) pages: Mask,
+}
+
+/// What the evictor asks of the reader of messages, and its answer.
+#[derive(Debug)]
+enum Asked {
+    For(Unstored),
+    Given(Mask),
 }
 
 impl Staging {
     pub(crate) fn new() -> Result<Self, SetupError> {
         let base = sys::map_own(STAGING_BYTES)?.addr().get();
-        Ok(Self { base, holds: std::array::from_fn(|_| AtomicUsize::new(0)), stored: AtomicU64::new(0) })
+        let holds = std::array::from_fn(|_| AtomicUsize::new(0));
+        Ok(Self { base, holds, stored: AtomicU64::new(0), asked: Mutex::default() })
     }
 
     /// Has its faults told.
@@ -69,6 +93,36 @@ impl Staging {
         let wanted = page / BLOCK_PAGES + 1;
         let place = self.holds.iter().position(|holds| holds.load(Ordering::Relaxed) == wanted)?;
         Some(self.addr(place) + page % BLOCK_PAGES * PAGE)
+    }
+
+    /// Has the reader give these back. One evictor asks at a time; nobody does when a process is forked.
+    pub(crate) fn ask_for(&self, unstored: Unstored) {
+        *self.asked() = Some(Asked::For(unstored));
+    }
+
+    /// What is to be given back now, once.
+    pub(crate) fn asked_for(&self) -> Option<Unstored> {
+        let mut asked = self.asked();
+        let Some(Asked::For(unstored)) = *asked else { return None };
+        *asked = None;
+        Some(unstored)
+    }
+
+    /// These were given back.
+    pub(crate) fn answer(&self, given: Mask) {
+        *self.asked() = Some(Asked::Given(given));
+    }
+
+    /// The answer.
+    pub(crate) fn given_back(&self) -> Option<Mask> {
+        match *self.asked() {
+            Some(Asked::Given(given)) => Some(given),
+            _ => None,
+        }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Option<Asked>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the address lies in the window.

@@ -405,7 +405,8 @@ impl Message {
     }
 }
 
-fn own_tid() -> u32 {
+/// The id of the calling thread.
+pub(crate) fn own_tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 

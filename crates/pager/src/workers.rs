@@ -6,6 +6,7 @@ use crate::fault::Handler;
 use crate::hold::Beat;
 use crate::staging::{Bell, STAGING_BLOCKS};
 use crate::trace::Trace;
+use crate::uffd::own_tid;
 use ramfold_budget::door::Door as _;
 use ramfold_budget::effort::until_low;
 use ramfold_budget::recompress::Recompressor;
@@ -85,7 +86,7 @@ fn spawn(engine: &Arc<Engine>, name: &'static str, body: fn(&Arc<Engine>)) -> Re
         {
             // As with all locks: a child is forked while nobody has one.
             let _inside = engine.gate.enter();
-            engine.threads().push(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned());
+            engine.threads().push(own_tid());
         }
         body(&engine);
         std::mem::forget(fatal);
@@ -104,6 +105,7 @@ impl Drop for FatalPanic<'_> {
 
 /// Keeps memory below the mark, so that faults find room; in between it makes the pool denser.
 fn evict(engine: &Engine) {
+    engine.evictor_tid.store(own_tid(), Ordering::Relaxed);
     let mut evictor = Evictor::new(engine, 0..EVICTOR_BLOCKS);
     let mut recompressor = Recompressor::default();
     let mut awake = Duration::ZERO;

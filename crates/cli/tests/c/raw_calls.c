@@ -52,6 +52,20 @@ static void dropped(void) {
     must(munmap(at, SIZE) == 0);
 }
 
+/* What was only freed past the library stays until the kernel wants it. What libc's functions drop then is zeros, and so is what
+   is mapped where it was. */
+static void freed(void) {
+    for (int round = 0; round < 3; round++) {
+        unsigned char *at = map_rw(SIZE);
+        must(zero(at, SIZE));
+        fill_all(at, SIZE, 5);
+        expect_all(at + SIZE / 2, SIZE / 2, 5 + SIZE / 2);
+        must(raw_advise(at, SIZE, MADV_FREE) == 0);
+        if (round == 1) must(madvise(at, SIZE, MADV_DONTNEED) == 0 && zero(at, SIZE));
+        must(munmap(at, SIZE) == 0);
+    }
+}
+
 /* What is dropped right before a fork or a move by libc's functions is so in the child, and at the new place. */
 static void dropped_before_a_copy(void) {
     unsigned char *at = map_rw(SIZE);
@@ -139,6 +153,7 @@ static void by_threads(void) {
 int main(int argc, char **argv) {
     arguments(argc, argv);
     dropped();
+    freed();
     dropped_before_a_copy();
     unmapped();
     moved();
