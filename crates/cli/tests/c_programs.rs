@@ -51,6 +51,7 @@ properties!(
     namespaces,
     other_clocks,
     own_malloc,
+    pinned,
     raw_calls,
     raw_clone,
     realloc_big,

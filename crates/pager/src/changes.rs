@@ -220,7 +220,7 @@ impl Engine {
         if !self.uffd.tells_changes() {
             return sys::discard(addr, len);
         }
-        let done = self.discard_by_move(&self.staging.trash(), addr, len);
+        let done = self.discard_by_move(&self.staging.trash(), addr, len).bytes;
         if done == len {
             return Ok(());
         }
@@ -228,23 +228,20 @@ impl Engine {
         self.inbox.removing(rest.clone(), || sys::discard(rest.start, rest.len()))
     }
 
-    /// The same by moving them out of the program's sight first, to where `trash` lies: nobody is told. How many bytes
-    /// were dropped.
-    pub(crate) fn discard_by_move(&self, trash: &Range<usize>, addr: usize, len: usize) -> usize {
+    /// The same by moving them out of the program's sight first, to where `trash` lies: nobody is told. ENOSYS where
+    /// nothing can be moved.
+    pub(crate) fn discard_by_move(&self, trash: &Range<usize>, addr: usize, len: usize) -> Progress {
+        let mut done = Progress { bytes: 0, stopped: None };
         if !self.uffd.can_move() {
-            return 0;
+            done.stopped = Some(Errno::NOSYS);
         }
-        let mut done = 0;
-        while done < len {
-            let piece = (len - done).min(trash.len());
-            let moved = self.uffd.move_pages(trash.start, addr + done, piece).bytes;
-            if moved > 0 {
-                let _ = sys::discard_unseen(trash.start, moved);
+        while done.bytes < len && done.stopped.is_none() {
+            let piece = (len - done.bytes).min(trash.len());
+            let moved = self.uffd.move_pages(trash.start, addr + done.bytes, piece);
+            if moved.bytes > 0 {
+                let _ = sys::discard_unseen(trash.start, moved.bytes);
             }
-            done += moved;
-            if moved < piece {
-                break;
-            }
+            done = Progress { bytes: done.bytes + moved.bytes, ..moved };
         }
         done
     }

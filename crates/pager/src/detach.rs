@@ -157,13 +157,24 @@ pub(crate) fn detach_by_copy(
     run: Range<usize>,
     staging: usize,
 ) -> Mask {
-    let (page, count) = (first + run.start, run.len());
-    let addr = engine.pages.addr(page);
-    let protected = engine.uffd.write_protect(addr, count * PAGE, true);
-    let copied = protected.and_then(|()| copy_out(engine, page, count, staging + run.start * PAGE));
-    let copied = copied.unwrap_or(0);
-    let detached = copied << run.start;
+    let copy = |bits: Range<usize>| {
+        let (page, count) = (first + bits.start, bits.len());
+        let protected = engine.uffd.write_protect(engine.pages.addr(page), count * PAGE, true);
+        let copied = protected.and_then(|()| copy_out(engine, page, count, staging + bits.start * PAGE));
+        copied.unwrap_or(0) << bits.start
+    };
+    let mut detached = copy(run.clone());
     for bit in run {
+        let addr = engine.pages.addr(first + bit);
+        // The last of those that had it in common since a fork: it moves when it is this process's own.
+        if detached >> bit & 1 == 0
+            && engine.in_common(addr, 1) == 0
+            && engine.uffd.write_protect(addr, PAGE, false).is_ok()
+            && present(engine, addr, 1) != 0
+            && engine.unshare(group, addr).is_ok()
+        {
+            detached |= copy(bit..bit + 1);
+        }
         if detached >> bit & 1 != 0 {
             group.set(first + bit, State::Evicting);
         } else {
@@ -199,10 +210,12 @@ fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<Mas
 
 /// Drops pages in which nothing changes now; their group is locked. Returns those (bits) that were dropped.
 ///
-/// Where the kernel tells of it, they are moved out of the program's sight first, and then nobody is told.
+/// They are moved out of the program's sight first: nobody is told then, and a page that is pinned stays, for
+/// somebody may be about to write into it (direct I/O, a buffer registered with io_uring). So does one that was in
+/// common since a fork, until it is unshared. Without UFFDIO_MOVE neither can be told from others.
 fn drop_pages(engine: &Engine, addr: usize, count: usize) -> Mask {
     let all = ones(0..count);
-    if !engine.uffd.tells_changes() {
+    if !engine.uffd.can_move() {
         let done = sys::discard(addr, count * PAGE).is_ok();
         return if done { all } else { all & !present(engine, addr, count) };
     }
@@ -210,7 +223,8 @@ fn drop_pages(engine: &Engine, addr: usize, count: usize) -> Mask {
     let (mut dropped, mut at, mut most) = (0, 0, count);
     while at < count {
         let (start, pages) = (addr + at * PAGE, most.min(count - at));
-        let moved = engine.discard_by_move(&trash, start, pages * PAGE) / PAGE;
+        let progress = engine.discard_by_move(&trash, start, pages * PAGE);
+        let moved = progress.bytes / PAGE;
         if moved > 0 {
             dropped |= ones(at..at + moved);
             at += moved;
@@ -219,7 +233,8 @@ fn drop_pages(engine: &Engine, addr: usize, count: usize) -> Mask {
             // More than one mapping, or a page that does not move: less of it.
             most = pages / 2;
         } else {
-            dropped |= Mask::from(drop_told(engine, start)) << at;
+            let stays = progress.stopped == Some(Errno::BUSY) && engine.in_common(start, 1) == 0;
+            dropped |= Mask::from(!stays && drop_told(engine, start)) << at;
             at += 1;
         }
     }
