@@ -120,6 +120,7 @@ fn build_start(sources: &Path) {
             "carry",
             "descriptors",
             "users",
+            "apart",
         ]
         .map(|file| sources.join(file).with_extension("c")),
     );

@@ -306,6 +306,44 @@ fn refused() {
     }
 }
 
+/// What a sanitizer or valgrind finds in a program it finds under a limit too, and what such a program starts is held.
+#[test]
+fn sanitized() {
+    if !(need::userfaultfd() && need::programs(&["cc", "valgrind"])) {
+        return;
+    }
+    let ways = [
+        ("address", "-fsanitize=address", ""),
+        ("thread", "-fsanitize=thread", ""),
+        ("valgrind", "-g", "valgrind -q --error-exitcode=3"),
+    ];
+    for (sanitizer, flag, before) in ways {
+        let scratch = common::scratch();
+        let binary = common::compiled_with("sanitized", scratch.path(), &[flag]);
+        // By a shell: `ramfold run --strict` would refuse it.
+        let run = |arguments: &str, ramfold: Option<&Ramfold>, name: &str| {
+            let line = format!("{before} {} {arguments}; exit $?", binary.display());
+            let program = Program::new("sanitized", &["sh", "-c", &line]);
+            run(&program, ramfold, &scratch.path().join(name))
+        };
+        let ramfold = Ramfold::new(512 * MIB, &[]);
+        for how in ["none", "overflow", "race"] {
+            let plain = run(how, None, &format!("{how}-plain"));
+            let limited = run(how, Some(&ramfold), &format!("{how}-limited"));
+            assert_eq!(limited.status, plain.status, "{sanitizer}, {how}: {}", limited.stderr);
+            assert_eq!(limited.stdout(), plain.stdout(), "{sanitizer}, {how}");
+            assert_eq!(
+                limited.stderr.is_empty(),
+                plain.stderr.is_empty(),
+                "{sanitizer}, {how}: {}",
+                limited.stderr
+            );
+        }
+        let held = run("start sh -c 'grep -q ramfold /proc/$$/maps'", Some(&ramfold), "held");
+        assert!(held.status.success(), "{sanitizer}: {}", held.stderr);
+    }
+}
+
 #[test]
 fn sparse_swap() {
     for mode in MODES {

@@ -77,6 +77,7 @@ void ramfold_meet(void) {
     static int done;
     if (done) return;
     done = 1;
+    if (ramfold_apart) return ramfold_leave_heap();
 #define LIBCS(name) ramfold_libcs.name = ramfold_in_libc("__libc_" #name);
     LIBCS(malloc)
     LIBCS(calloc)
@@ -167,7 +168,7 @@ void ramfold_before_dlmopen(long space, const char *path, int mode) {
         ramfold_slot_dlmopen = ramfold_behind("dlmopen");
         ramfold_slot_dlopen = ramfold_behind("dlopen");
     }
-    if (!ramfold_lead_here() && mode & RTLD_DEEPBIND)
+    if (!ramfold_apart && !ramfold_lead_here() && mode & RTLD_DEEPBIND)
         ramfold_refuse("ramfold: memory cannot be held under the limit: RTLD_DEEPBIND leads past it, and libc cannot be changed\n");
 }
 

@@ -90,6 +90,13 @@ void ramfold_open_heap(int passed_on) {
     }
 }
 
+void ramfold_leave_heap(void) {
+    for (size_t i = 0; i < HEAP_NAMES; i++) {
+        *heap[i].slot = ramfold_behind(heap[i].name);
+        *heap[i].libc_slot = ramfold_in_libc(heap[i].name);
+    }
+}
+
 void *ramfold_libc_entry(const char *name) {
     for (size_t i = 0; i < HEAP_NAMES; i++)
         if (!strcmp(heap[i].name, name)) return heap[i].libc_entry;
@@ -198,6 +205,7 @@ static int has_other_malloc(void) {
 }
 
 int ramfold_load(const void *caller) {
+    if (ramfold_apart) return 0;
     int seen = atomic_load(&state);
     if (seen == LOADED) return 1;
     /* A constructor that comes before this library's takes memory. */
@@ -251,7 +259,7 @@ static void wake(char **envp) {
     ramfold_find_fork();
     ramfold_find_heap();
     char value[32];
-    if (!ramfold_setting("limit", value, sizeof value)) return;
+    if (ramfold_apart || !ramfold_setting("limit", value, sizeof value)) return;
     ramfold_pages_are_copied = ramfold_setting("mode", value, sizeof value) && !strcmp(value, "wp");
     ramfold_begin_limits(address_space);
     ramfold_handle_fork();

@@ -71,6 +71,9 @@ extern struct ramfold_libcs {
 /* The malloc that the program calls is its own, in its executable; or that of a library which it is linked with. */
 extern int ramfold_own_malloc, ramfold_next_malloc;
 
+/* apart.c: this library has nothing to do in this process but to pass everything on. */
+extern int ramfold_apart;
+
 /* Looks at the allocators in the program; before its first block. */
 void ramfold_meet(void);
 
@@ -82,6 +85,9 @@ int ramfold_lead_here(void);
 
 /* start.c: lets the slots of the malloc family lead to what they do before the engine comes. */
 void ramfold_open_heap(int passed_on);
+
+/* start.c: they lead to whoever would have been called without this library. */
+void ramfold_leave_heap(void);
 
 /* start.c: this library's function in the place of libc's, if the name is one of the malloc family's. */
 void *ramfold_libc_entry(const char *name);

@@ -1,8 +1,9 @@
 //! Which programs the preload library cannot be put into.
 //!
 //! The dynamic loader loads it, so a program without one (static), with another one (musl, another
-//! architecture), or for which the loader ignores the environment (setuid) runs as without ramfold. This looks
-//! at the program that the command names; what it starts later is up to the loader.
+//! architecture), or for which the loader ignores the environment (setuid) runs as without ramfold. So does one that is
+//! linked with a sanitizer: the library is there, and keeps apart. This looks at the program that the command names;
+//! what it starts later is up to the loader.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,7 +14,23 @@ use std::path::{Path, PathBuf};
 
 /// Scripts whose interpreters are scripts: as deep as the kernel follows.
 const MAX_SCRIPTS: usize = 5;
+/// The most that is read of a table, in bytes.
+const MAX_TABLE: usize = 1 << 20;
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
+const DT_STRSZ: u64 = 10;
+/// How the names of libraries begin in whose company ramfold's passes everything on (`apart.c` has the same).
+const SANITIZERS: [&str; 6] = [
+    "libasan.so",
+    "libtsan.so",
+    "libhwasan.so",
+    "libclang_rt.asan",
+    "libclang_rt.tsan",
+    "libclang_rt.hwasan",
+];
 
 #[cfg(target_arch = "x86_64")]
 const MACHINE: u16 = 62;
@@ -78,10 +95,16 @@ fn gains_privileges(path: &Path) -> bool {
     setuid || setgid || capable
 }
 
-/// Reads the ELF header and its program headers.
+/// A program header of an ELF file, as far as it is wanted here.
+struct Part {
+    kind: u32,
+    offset: u64,
+    address: u64,
+    len: u64,
+}
+
+/// Reads the ELF header, its program headers, and which libraries it needs.
 fn elf_reason(file: &File, front: &[u8]) -> Option<&'static str> {
-    let u16_at = |bytes: &[u8], at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    let u64_at = |bytes: &[u8], at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     const CLASS_64: u8 = 2;
     if *front.get(4)? != CLASS_64 {
         return Some("it is a 32-bit program, and ramfold's library has 64");
@@ -89,19 +112,65 @@ fn elf_reason(file: &File, front: &[u8]) -> Option<&'static str> {
     if u16_at(front, 18)? != MACHINE {
         return Some("it is made for another processor than ramfold's library");
     }
-    let (table, size, count) = (u64_at(front, 32)?, u16_at(front, 54)?, u16_at(front, 56)?);
-    for index in 0..u64::from(count) {
-        let mut header = [0; 56];
-        file.read_exact_at(&mut header, table + index * u64::from(size)).ok()?;
-        if header[..4] == PT_INTERP.to_le_bytes() {
-            let len = usize::try_from(u64_at(&header, 32)?).ok()?.min(4096);
-            let mut loader = vec![0; len];
-            file.read_exact_at(&mut loader, u64_at(&header, 8)?).ok()?;
-            let musl = loader.windows(7).any(|part| part == b"ld-musl");
-            return musl.then_some("it uses musl, and ramfold's library is made for glibc");
-        }
+    let parts = parts(file, front)?;
+    let Some(loader) = parts.iter().find(|part| part.kind == PT_INTERP) else {
+        return Some("it is statically linked, so no loader can put ramfold's library into it");
+    };
+    if contents(file, loader.offset, loader.len)?.windows(7).any(|bytes| bytes == b"ld-musl") {
+        return Some("it uses musl, and ramfold's library is made for glibc");
     }
-    Some("it is statically linked, so no loader can put ramfold's library into it")
+    let is_sanitizer = |name: &[u8]| SANITIZERS.iter().any(|library| name.starts_with(library.as_bytes()));
+    needed(file, &parts)?.iter().any(|name| is_sanitizer(name)).then_some(
+        "it is linked with the library of a sanitizer, which has a malloc and an address space of its own",
+    )
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn contents(file: &File, offset: u64, len: u64) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(len).ok()?.min(MAX_TABLE)];
+    file.read_exact_at(&mut bytes, offset).ok()?;
+    Some(bytes)
+}
+
+fn parts(file: &File, front: &[u8]) -> Option<Vec<Part>> {
+    let (table, size, count) = (u64_at(front, 32)?, u16_at(front, 54)?, u16_at(front, 56)?);
+    (0..u64::from(count))
+        .map(|index| {
+            let header = contents(file, table + index * u64::from(size), 56)?;
+            let kind = u32::from_le_bytes(header[..4].try_into().ok()?);
+            let [offset, address, len] = [8, 16, 32].map(|at| u64_at(&header, at));
+            Some(Part { kind, offset: offset?, address: address?, len: len? })
+        })
+        .collect()
+}
+
+/// The names of the libraries that it is linked with.
+fn needed(file: &File, parts: &[Part]) -> Option<Vec<Vec<u8>>> {
+    let dynamic = parts.iter().find(|part| part.kind == PT_DYNAMIC)?;
+    let entries = contents(file, dynamic.offset, dynamic.len)?;
+    let entries: Vec<(u64, u64)> =
+        entries.chunks_exact(16).filter_map(|entry| Some((u64_at(entry, 0)?, u64_at(entry, 8)?))).collect();
+    let value = |wanted| entries.iter().find(|(tag, _)| *tag == wanted).map(|(_, value)| *value);
+    let (address, len) = (value(DT_STRTAB)?, value(DT_STRSZ)?);
+    let holds =
+        |part: &&Part| part.kind == PT_LOAD && (part.address..part.address + part.len).contains(&address);
+    let part = parts.iter().find(holds)?;
+    let names = contents(file, part.offset + (address - part.address), len)?;
+    let name = |at: u64| names.get(usize::try_from(at).ok()?..)?.split(|byte| *byte == 0).next();
+    Some(
+        entries
+            .iter()
+            .filter(|(tag, _)| *tag == DT_NEEDED)
+            .filter_map(|(_, at)| Some(name(*at)?.to_vec()))
+            .collect(),
+    )
 }
 
 #[cfg(test)]
