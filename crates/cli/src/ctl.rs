@@ -36,15 +36,18 @@ const COLUMNS: &[(Attribute, &[&str])] = &[
 /// comp_algorithm, compressed_writeback, disksize (after a reset), mem_limit, recomp_algorithm, shrinker_enabled,
 /// writeback_batch_size, writeback_limit, writeback_limit_enable. Written: algorithm_params, compact, idle,
 /// mem_used_max, recompress, reset, writeback. Of a mount is read: stat. Read and written: compressor,
-/// max_compression_ratio, memlimit, shrinker_enabled. Written: compact. Exit status: 0, 2 for wrong usage, a value that
-/// the attribute cannot have among it, 125 if it could not be done.
+/// max_compression_ratio, memlimit, shrinker_enabled. Written: compact. Of a server of several disks (disk --config) is
+/// read: disks (name, bytes, URI). Written: hot_add, with the options of ramfold disk as words (size=1G unix=PATH
+/// persist), which tells the new disk's name; hot_remove, with the name of a disk that has no clients. Exit status: 0,
+/// 2 for wrong usage, a value that the attribute cannot have among it, 125 if it could not be done.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: ramfold ctl disk0 mm_stat
          ramfold ctl disk0 mem_limit 1G
          ramfold ctl disk0 idle 3600 && ramfold ctl disk0 writeback type=idle
-         ramfold ctl mount0 memlimit 2G")]
+         ramfold ctl mount0 memlimit 2G
+         ramfold ctl disks0 hot_add size=1G unix=/run/more.sock && ramfold ctl disks0 hot_remove disk1")]
 pub struct Options {
-    /// The name of the disk or mount, or its control socket
+    /// The name of the disk, mount or server, or its control socket
     #[arg(value_name = "NAME|SOCKET")]
     pub disk: String,
 
