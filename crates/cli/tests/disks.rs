@@ -11,6 +11,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -262,6 +264,45 @@ fn one_limit_holds_for_all_of_them() {
         let line = format!("ramfold_stored_pages{{pid=\"{}\",command=\"{name}\"}} ", server.pid());
         assert_eq!(told.lines().filter(|it| it.starts_with(&line)).count(), 1, "{told}");
     }
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// It has nothing to give itself, and waits for the others instead of refusing what its clients write.
+#[test]
+fn a_disk_that_begins_while_others_fill_the_limit_finds_room() {
+    let place = Place::new();
+    let disk = |name: &str| {
+        format!("[[disk]]\nname = \"{name}\"\nsize = \"128M\"\nunix = \"@/{name}\"\nbacking-dev = \"@\"\n")
+    };
+    let config = place.config(&["a", "b"].map(disk).concat());
+    let server = Server::start(&place, &["--config", &config, "-m", "32M"], 2);
+    // The time is for a test that fails.
+    let (over, begun) = (AtomicBool::new(false), Instant::now());
+    let goes_on = || !over.load(Ordering::Relaxed) && begun.elapsed().as_secs() < 60;
+    std::thread::scope(|scope| {
+        for name in ["a", "b"] {
+            let (mut client, goes_on) = (place.client(name), &goes_on);
+            scope.spawn(move || {
+                for number in (0..64 * 4).cycle().take_while(|_| goes_on()) {
+                    assert_eq!(client.write(number << 18, &piece(number)), 0, "{name} {number}");
+                }
+            });
+        }
+        wait_for("the limit is full", || server.top(&place)["tier_pages"].as_u64() > Some(1000));
+        let refused = (0..10).map(|_| {
+            let words = ["size=64M", &place.here("unix=@/new"), &place.here("backing-dev=@")];
+            let name = place.ctl(&[&["disks0", "hot_add"], &words[..]].concat());
+            let mut client = place.client("new");
+            let refused = (0..16).filter(|at| client.write(at << 18, &piece(*at)) != 0).count();
+            drop(client);
+            let remove = ["ctl", "disks0", "hot_remove", name.trim()];
+            wait_for("it is removed", || place.run(&remove).code == Some(0));
+            refused
+        });
+        let refused: usize = refused.sum();
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(refused, 0, "of 160 writes");
+    });
     assert_eq!(server.stop(), Some(0));
 }
 
