@@ -99,6 +99,9 @@ fn failure(what: &str, error: &AskError) -> Failure {
 
 /// The columns by their names, or the text under the attribute's.
 fn json(attribute: &str, text: &str) -> serde_json::Value {
+    if attribute == "disks" {
+        return serde_json::json!({ attribute: text.lines().filter_map(disk).collect::<Vec<_>>() });
+    }
     let columns = COLUMNS.iter().find(|(it, _)| it.name() == attribute).map_or(&[][..], |(_, names)| names);
     let numbers: Option<Vec<u64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
     match numbers {
@@ -109,6 +112,13 @@ fn json(attribute: &str, text: &str) -> serde_json::Value {
         Some(numbers) if numbers.len() == 1 => serde_json::json!({ attribute: numbers[0] }),
         _ => named(text).unwrap_or_else(|| serde_json::json!({ attribute: text.trim_end() })),
     }
+}
+
+/// A disk of a server: its name, its bytes, where clients find it.
+fn disk(line: &str) -> Option<serde_json::Value> {
+    let (name, rest) = line.split_once(' ')?;
+    let (size, uri) = rest.split_once(' ')?;
+    Some(serde_json::json!({ "name": name, "disksize": size.parse::<u64>().ok()?, "uri": uri }))
 }
 
 /// Lines that are a name and a number each.
@@ -130,6 +140,11 @@ mod tests {
         assert_eq!(text("bd_stat", "  1  2  3\n"), r#"{"bd_count":1,"bd_reads":2,"bd_writes":3}"#);
         assert_eq!(text("mem_limit", "4096\n"), r#"{"mem_limit":4096}"#);
         assert_eq!(text("stat", "hits 3\nmisses 4\n"), r#"{"hits":3,"misses":4}"#);
+        assert_eq!(
+            text("disks", "a 4096 nbd+unix:///?socket=/a b\n"),
+            r#"{"disks":[{"disksize":4096,"name":"a","uri":"nbd+unix:///?socket=/a b"}]}"#
+        );
+        assert_eq!(text("disks", ""), r#"{"disks":[]}"#);
         assert_eq!(text("comp_algorithm", "[lz4] zstd\n"), r#"{"comp_algorithm":"[lz4] zstd"}"#);
     }
 }
