@@ -38,7 +38,7 @@ const NAME: &str = "disk";
 /// `ramfold ctl` reads and changes what it does. SIGTERM and Ctrl-C end it. Exit status: 0, 2 for wrong usage, 125 if
 /// ramfold failed, --persist among it.
 ///
-/// --config serves several: a file with a table [[disk]] for each, in which the options above are set by their names
+/// --config serves several: a file with a table [[disk]] for each, in which a disk's options are set by their names
 /// (size = "4G", persist = true). With -m all that they take together stays under one limit. `ramfold ctl disks0
 /// hot_add size=1G unix=PATH` adds one while they are served, `hot_remove NAME` removes one that has no clients, and
 /// `disks` tells which there are.
