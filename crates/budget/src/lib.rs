@@ -7,8 +7,9 @@
 //!
 //! Read in this order: [`segment`] (the limit and the accounts), [`usage`] (what one process takes of it), [`member`]
 //! (its store, its pool's share, its swap file), [`effort`] (making room). For a door that is a server, [`service`]
-//! makes all of these; [`share`] is how a door joins the budget of another; [`pressure`] is who needs memory outside of
-//! it; and [`control`] is how it is asked, and told to do something, while it runs.
+//! makes all of these, and [`household`] is for several of them in one process; [`share`] is how a door joins the
+//! budget of another; [`pressure`] is who needs memory outside of it; and [`control`] is how it is asked, and told to
+//! do something, while it runs.
 
 mod books;
 pub mod control;
@@ -18,6 +19,7 @@ pub mod event;
 pub mod extents;
 pub mod fds;
 pub mod futex;
+pub mod household;
 pub mod member;
 pub mod pooled;
 pub mod pressure;

@@ -333,6 +333,10 @@ impl Member {
     /// not to be had.
     pub(crate) fn squeeze(&self) -> bool {
         let before = self.store.pool_bytes();
+        if self.is_apart {
+            // A bound would refuse what others have made room for meanwhile.
+            return self.store.reclaim(before / 8).freed_bytes > 0;
+        }
         self.store.set_max_pool_bytes(before - before / 8);
         self.store.shrink();
         self.store.pool_bytes() < before

@@ -59,10 +59,12 @@ pub const MAX_PROCESSES: usize = 4096;
 pub const MAX_DEATHS: usize = 8;
 /// Bytes of such a message that are kept.
 pub const MAX_MESSAGE: usize = 240;
+/// Bytes of a member's name that are kept.
+pub const MAX_NAME: usize = 64;
 
 /// Of the file, for who looks for it in `/proc`.
 const NAME: &str = "ramfold-segment";
-const MAGIC: u64 = u64::from_le_bytes(*b"ramfold\x03");
+const MAGIC: u64 = u64::from_le_bytes(*b"ramfold\x04");
 /// Extents that a swap file can have: their numbers have 31 bits.
 const MAX_EXTENTS: u64 = 1 << 31;
 
@@ -104,7 +106,7 @@ struct DeathRecord {
     text: [AtomicU8; MAX_MESSAGE],
 }
 
-/// One managed process.
+/// One managed process, or one of the members that a process has.
 #[repr(C, align(64))]
 struct Slot {
     /// 0: free. Otherwise the process, as it numbers itself: in a container of its own, others number it otherwise.
@@ -117,6 +119,8 @@ struct Slot {
     gauges: [AtomicU64; GAUGES],
     balance: Balance,
     heritage: Heritage,
+    /// Up to the first 0; empty: its process's name is its own.
+    name: [AtomicU8; MAX_NAME],
 }
 
 /// The mapped segment. Dropping it unmaps it; slots are released by [`Segment::release`] or when reaped.
@@ -392,14 +396,17 @@ impl Segment {
             .filter_map(|record| {
                 let pid = record.pid.load(Ordering::Acquire);
                 let len = (record.len.load(Ordering::Relaxed) as usize).min(MAX_MESSAGE);
-                let text: Vec<u8> = record.text[..len].iter().map(|b| b.load(Ordering::Relaxed)).collect();
-                // Nothing in it may steer a terminal.
-                let clean = |c: char| if c.is_control() { '?' } else { c };
-                let message = String::from_utf8_lossy(&text).chars().map(clean).collect();
+                let message = clean(&record.text[..len]);
                 (pid != 0).then_some(Death { pid, message })
             })
             .collect()
     }
+}
+
+/// The text that is there; nothing in it may steer a terminal.
+fn clean(text: &[AtomicU8]) -> String {
+    let text: Vec<u8> = text.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+    String::from_utf8_lossy(&text).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// Bytes of what is open, if they can be a segment's.

@@ -1,4 +1,5 @@
-//! A door that is a server: alone in its process, with a budget of its own or in one that somebody shares.
+//! A door that is a server: with a budget of its own or in one that somebody shares, alone in its process or beside
+//! others ([`crate::household`]).
 //!
 //! [`Service`] makes what such a door needs: a segment with an account, a swap file if pages are to go there, and a
 //! member. It keeps them by one thread, the *keeper*, beside those that serve requests. The keeper writes back when
@@ -10,18 +11,20 @@
 //! takes back what members leave that end without a word. When that one has ended, the first keeper that sees it does;
 //! the limit holds on.
 //!
-//! Price: a look at the counters every few milliseconds. Guarantee: once the service is dropped, the keeper has ended.
+//! Price: a look at the counters every few milliseconds. Guarantee: once the service is dropped, the keeper has ended,
+//! and what the member had of the budget has been given back.
 
 use crate::Host;
 use crate::door::{Door, Given};
 use crate::effort::until_low;
 use crate::extents::{open_tier, punch};
+use crate::household::Housed;
 use crate::member::Member;
 use crate::pooled::Pooled;
 use crate::recompress::Recompressor;
-use crate::segment::Segment;
+use crate::segment::{Gauge, Segment, SlotId};
 use crate::share::{Joined, Offer};
-use crate::usage::{Account, Usage};
+use crate::usage::{Account, Rest, Usage};
 use ramfold::tier::Tier;
 use ramfold::tier::file::{FileTier, LocalExtents};
 use ramfold::{Config, ConfigError};
@@ -58,19 +61,38 @@ pub enum Place {
     Sharing,
     /// Somebody else's.
     Joined(Box<Joined>),
+    /// That of a process in which there are several.
+    Housed(Box<Housed>),
 }
 
 impl Place {
-    /// The limit of the budget, in bytes, if it is somebody else's.
+    /// The limit of the budget, in bytes, if it is not the service's own.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
-        if let Self::Joined(joined) = self { Some(joined.limit()) } else { None }
+        match self {
+            Self::Joined(joined) => Some(joined.limit()),
+            Self::Housed(housed) => housed.limit(),
+            Self::Alone | Self::Sharing => None,
+        }
     }
 
-    /// Whether the budget may have other members.
+    /// Whether the members of the budget have its limit together.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        !matches!(self, Self::Alone)
+        match self {
+            Self::Alone => false,
+            Self::Housed(housed) => housed.limit().is_some(),
+            Self::Sharing | Self::Joined(_) => true,
+        }
+    }
+
+    /// Whether this process looks after the budget from the start.
+    fn is_keeper(&self) -> bool {
+        match self {
+            Self::Alone | Self::Sharing => true,
+            Self::Joined(_) => false,
+            Self::Housed(housed) => housed.is_keeper,
+        }
     }
 }
 
@@ -112,6 +134,8 @@ pub struct Service {
     /// Of the budget; None: there is none, or it is this service's alone.
     swap: Option<File>,
     is_keeper: bool,
+    /// Dropped last: until the store is gone it may give extents back.
+    _membership: Membership,
 }
 
 impl Service {
@@ -137,21 +161,27 @@ impl Service {
         wrap: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>,
     ) -> Result<Self, OpenError> {
         let Settings { host, limit, whole_process, store, backing } = settings;
-        let (is_shared, is_keeper) = (place.is_shared(), !matches!(place, Place::Joined(_)));
-        let (segment, swap, own_backing) = match place {
+        let (is_shared, is_keeper) = (place.is_shared(), place.is_keeper());
+        let (segment, swap, own_backing, rest) = match place {
             Place::Alone | Place::Sharing => {
                 let (swap, most) = backing.map_or((None, 0), |(file, most)| (Some(file), most));
-                (Segment::create(limit, most)?.1, swap, None)
+                (Segment::create(limit, most)?.1, swap, None, None)
             }
-            Place::Joined(joined) => (joined.segment, joined.swap, backing),
+            Place::Joined(joined) => (joined.segment, joined.swap, backing, None),
+            Place::Housed(housed) => (housed.segment, housed.swap, backing, housed.rest),
         };
         let segment = Arc::new(segment);
-        let account = Arc::new(Account::new(Arc::clone(&segment), segment.attach(&|_| ())?));
+        let slot = segment.attach(&|_| ())?;
+        let mut membership =
+            Membership { segment: Arc::clone(&segment), slot, swap: None, rest: rest.clone() };
+        let account = Arc::new(Account::new(Arc::clone(&segment), slot));
         let usage =
             Usage::new(Arc::clone(&account), whole_process || is_shared, host).map_err(io::Error::from)?;
+        let usage = usage.beside(rest);
         // What the budget knows of the file it asks the file's tier; the store writes through what was made of it.
         let mut member = Member::new(&store, None, usage)?.apart(is_shared);
         let kept = if is_shared { swap.as_ref().map(File::try_clone).transpose()? } else { None };
+        membership.swap = kept.as_ref().map(File::try_clone).transpose()?;
         if let Some((file, most)) = own_backing {
             let extents = LocalExtents::new(most).punching(file.try_clone()?);
             let tier = FileTier::new(file, Box::new(extents));
@@ -161,7 +191,7 @@ impl Service {
             member.store().add_tier(wrap(tier))?;
         }
         let (member, door) = (Arc::new(member), Arc::default());
-        Ok(Self { keeper: None, member, door, segment, swap: kept, is_keeper })
+        Ok(Self { keeper: None, member, door, segment, swap: kept, is_keeper, _membership: membership })
     }
 
     /// What others need to join.
@@ -203,6 +233,11 @@ impl Service {
         Arc::clone(&self.segment)
     }
 
+    /// Calls the member by a name: its process may have others.
+    pub fn set_name(&self, name: &str) {
+        self.segment.set_name(self.member.slot(), name);
+    }
+
     /// Sets the most bytes that the pool may have. What is over it goes soon.
     pub fn set_max_pool(&self, bytes: u64) {
         self.member.set_max_pool(bytes);
@@ -213,6 +248,23 @@ impl Service {
     pub fn publish(&self) {
         self.member.refresh(0);
         self.member.publish_books();
+    }
+}
+
+/// A place in the budget. What is there in its name is given back when it is dropped, after the store.
+#[derive(Debug)]
+struct Membership {
+    segment: Arc<Segment>,
+    slot: SlotId,
+    swap: Option<File>,
+    rest: Option<Arc<Rest>>,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let held = [Gauge::Pool, Gauge::Resident].map(|gauge| self.segment.gauge(self.slot, gauge));
+        self.rest.iter().for_each(|rest| rest.note(held.iter().sum(), 0));
+        self.segment.release(self.slot, &|extent| self.swap.iter().for_each(|swap| punch(swap, extent)));
     }
 }
 

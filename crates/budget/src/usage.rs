@@ -63,6 +63,8 @@ pub struct Usage {
     next_look: AtomicU64,
     /// Bytes with which resident pages and pool count at most.
     most: AtomicU64,
+    /// Where the rest of the process's memory counts, if the process has several members.
+    rest: Option<Arc<Rest>>,
 }
 
 impl Account {
@@ -109,7 +111,15 @@ impl Usage {
             divided: AtomicU64::new(0),
             next_look: AtomicU64::new(0),
             most: AtomicU64::new(u64::MAX),
+            rest: None,
         })
+    }
+
+    /// The same of one of several members: what the process has beside them counts there, and once.
+    #[must_use]
+    pub fn beside(mut self, rest: Option<Arc<Rest>>) -> Self {
+        self.rest = rest;
+        self
     }
 
     /// What all members share.
@@ -164,6 +174,9 @@ impl Usage {
 
     /// Enters what this process has now, in bytes.
     pub fn refresh(&self, resident: u64, pool: u64) {
+        if let Some(rest) = &self.rest {
+            return self.refresh_beside(rest, resident, pool);
+        }
         self.tell_divided();
         let anonymous = if self.whole_process { self.anonymous() } else { resident + pool };
         let least = if self.whole_process { BUFFERS } else { 0 };
@@ -178,10 +191,17 @@ impl Usage {
         let (segment, slot) = (self.segment(), self.slot());
         let counted = (resident + pool).min(self.most());
         let pool = pool.min(counted);
-        segment.publish(slot, Gauge::Own, less(own));
-        segment.publish(slot, Gauge::Pool, less(pool));
-        segment.publish(slot, Gauge::Resident, less(counted - pool));
+        let parts = [(Gauge::Own, own), (Gauge::Pool, pool), (Gauge::Resident, counted - pool)];
+        segment.publish_all(slot, &parts.map(|(gauge, bytes)| (gauge, less(bytes))));
         self.entered.store(counted, Ordering::Relaxed);
+    }
+
+    /// No process with several members is forked, so it has nothing in common with another.
+    fn refresh_beside(&self, rest: &Rest, resident: u64, pool: u64) {
+        let (segment, slot, held) = (self.segment(), self.slot(), resident + pool);
+        rest.note(self.entered.swap(held, Ordering::Relaxed), held);
+        segment.publish_all(slot, &[(Gauge::Pool, pool), (Gauge::Resident, resident)]);
+        rest.enter(self.anonymous());
     }
 
     /// Enters what resident pages and pool, `held` bytes together, have grown by, once it is something. The rest is
@@ -192,6 +212,7 @@ impl Usage {
         let won =
             || self.entered.compare_exchange(entered, held, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if more >= UNSEEN && won() {
+            self.rest.iter().for_each(|rest| rest.note(entered, held));
             self.segment().charge(self.slot(), Gauge::Resident, more);
         }
     }
@@ -302,6 +323,35 @@ impl Usage {
         let anonymous = parse_anonymous(&text[..len]);
         self.seen.store(anonymous, Ordering::Relaxed);
         anonymous
+    }
+}
+
+/// What a process of several members has beside what these hold: an account of its own.
+#[derive(Debug)]
+pub struct Rest {
+    account: Account,
+    /// Bytes that the members have entered.
+    held: AtomicU64,
+}
+
+impl Rest {
+    /// On this account.
+    #[must_use]
+    pub fn new(account: Account) -> Self {
+        Self { account, held: AtomicU64::new(0) }
+    }
+
+    /// A member holds `now` bytes in the place of `before`.
+    pub(crate) fn note(&self, before: u64, now: u64) {
+        self.held.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// Enters what the process has, less what its members hold.
+    fn enter(&self, anonymous: u64) {
+        // What two threads note of one member at the same time may come in any order.
+        let held = self.held.load(Ordering::Relaxed).cast_signed().max(0).unsigned_abs();
+        let own = anonymous.saturating_sub(held).max(BUFFERS);
+        self.account.segment.publish(self.account.slot(), Gauge::Own, own);
     }
 }
 

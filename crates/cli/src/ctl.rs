@@ -36,15 +36,18 @@ const COLUMNS: &[(Attribute, &[&str])] = &[
 /// comp_algorithm, compressed_writeback, disksize (after a reset), mem_limit, recomp_algorithm, shrinker_enabled,
 /// writeback_batch_size, writeback_limit, writeback_limit_enable. Written: algorithm_params, compact, idle,
 /// mem_used_max, recompress, reset, writeback. Of a mount is read: stat. Read and written: compressor,
-/// max_compression_ratio, memlimit, shrinker_enabled. Written: compact. Exit status: 0, 2 for wrong usage, a value that
-/// the attribute cannot have among it, 125 if it could not be done.
+/// max_compression_ratio, memlimit, shrinker_enabled. Written: compact. Of a server of several disks (disk --config) is
+/// read: disks (name, bytes, URI). Written: hot_add, with the options of ramfold disk as words (size=1G unix=PATH
+/// persist), which tells the new disk's name; hot_remove, with the name of a disk that has no clients. Exit status: 0,
+/// 2 for wrong usage, a value that the attribute cannot have among it, 125 if it could not be done.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: ramfold ctl disk0 mm_stat
          ramfold ctl disk0 mem_limit 1G
          ramfold ctl disk0 idle 3600 && ramfold ctl disk0 writeback type=idle
-         ramfold ctl mount0 memlimit 2G")]
+         ramfold ctl mount0 memlimit 2G
+         ramfold ctl disks0 hot_add size=1G unix=/run/more.sock && ramfold ctl disks0 hot_remove disk1")]
 pub struct Options {
-    /// The name of the disk or mount, or its control socket
+    /// The name of the disk, mount or server, or its control socket
     #[arg(value_name = "NAME|SOCKET")]
     pub disk: String,
 
@@ -96,6 +99,9 @@ fn failure(what: &str, error: &AskError) -> Failure {
 
 /// The columns by their names, or the text under the attribute's.
 fn json(attribute: &str, text: &str) -> serde_json::Value {
+    if attribute == "disks" {
+        return serde_json::json!({ attribute: text.lines().filter_map(disk).collect::<Vec<_>>() });
+    }
     let columns = COLUMNS.iter().find(|(it, _)| it.name() == attribute).map_or(&[][..], |(_, names)| names);
     let numbers: Option<Vec<u64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
     match numbers {
@@ -106,6 +112,13 @@ fn json(attribute: &str, text: &str) -> serde_json::Value {
         Some(numbers) if numbers.len() == 1 => serde_json::json!({ attribute: numbers[0] }),
         _ => named(text).unwrap_or_else(|| serde_json::json!({ attribute: text.trim_end() })),
     }
+}
+
+/// A disk of a server: its name, its bytes, where clients find it.
+fn disk(line: &str) -> Option<serde_json::Value> {
+    let (name, rest) = line.split_once(' ')?;
+    let (size, uri) = rest.split_once(' ')?;
+    Some(serde_json::json!({ "name": name, "disksize": size.parse::<u64>().ok()?, "uri": uri }))
 }
 
 /// Lines that are a name and a number each.
@@ -127,6 +140,11 @@ mod tests {
         assert_eq!(text("bd_stat", "  1  2  3\n"), r#"{"bd_count":1,"bd_reads":2,"bd_writes":3}"#);
         assert_eq!(text("mem_limit", "4096\n"), r#"{"mem_limit":4096}"#);
         assert_eq!(text("stat", "hits 3\nmisses 4\n"), r#"{"hits":3,"misses":4}"#);
+        assert_eq!(
+            text("disks", "a 4096 nbd+unix:///?socket=/a b\n"),
+            r#"{"disks":[{"disksize":4096,"name":"a","uri":"nbd+unix:///?socket=/a b"}]}"#
+        );
+        assert_eq!(text("disks", ""), r#"{"disks":[]}"#);
         assert_eq!(text("comp_algorithm", "[lz4] zstd\n"), r#"{"comp_algorithm":"[lz4] zstd"}"#);
     }
 }

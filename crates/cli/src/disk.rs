@@ -1,23 +1,27 @@
-//! `ramfold disk`: a compressed disk in memory, served to clients of the NBD protocol.
+//! `ramfold disk`: compressed disks in memory, served to clients of the NBD protocol.
 //!
-//! The command makes the disk, says where it is, and waits to be told to stop. The disk is in ramfold-disk.
+//! The command makes the disk, or those of a file ([`config`]), says where they are, and waits to be told to stop. One
+//! disk with all that belongs to it is [`served`]; [`disks`] has them all, and adds and removes some while it runs.
+//! What a disk is, is in ramfold-disk.
 
+mod config;
+mod disks;
 mod persist;
+mod served;
 
 use crate::failure::{Failure, say};
 use crate::run::metrics::Address;
-use crate::serve::{self, Prepared, Running};
+use crate::serve::Prepared;
 use crate::sharing::{self, Sharing};
 use crate::{names, size};
-use persist::Kept;
+use disks::Disks;
 use ramfold::tier::open_swap;
 use ramfold::{Config, PAGE_SIZE};
 use ramfold_disk::attributes::Attributes;
 use ramfold_disk::image::Image;
-use ramfold_disk::nbd::{Listener, Server};
+use ramfold_disk::nbd::Listener;
 use ramfold_disk::volume::{LEAST_MEMORY, LEAST_SHARED, Settings, Volume};
 use std::fs::File;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,16 +37,22 @@ const NAME: &str = "disk";
 /// is volatile: it ends with this process, unless --persist keeps it. Its URI goes to stdout when it can be used, and
 /// `ramfold ctl` reads and changes what it does. SIGTERM and Ctrl-C end it. Exit status: 0, 2 for wrong usage, 125 if
 /// ramfold failed, --persist among it.
+///
+/// --config serves several: a file with a table [[disk]] for each, in which a disk's options are set by their names
+/// (size = "4G", persist = true). With -m all that they take together stays under one limit. `ramfold ctl disks0
+/// hot_add size=1G unix=PATH` adds one while they are served, `hot_remove NAME` removes one that has no clients, and
+/// `disks` tells which there are.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: ramfold disk --size 4G --mem-limit 1G --backing-dev /var/tmp --unix /run/disk.sock
-         ramfold disk --size 4G --backing-dev /srv/scratch.img --persist --unix /run/disk.sock"
+         ramfold disk --size 4G --backing-dev /srv/scratch.img --persist --unix /run/disk.sock
+         ramfold disk --config /etc/ramfold/disks.toml -m 4G"
 )]
-#[command(group(clap::ArgGroup::new("socket").required(true).args(["unix", "tcp"])))]
+#[command(group(clap::ArgGroup::new("socket").required(true).args(["unix", "tcp", "config"])))]
 pub struct Options {
     /// Bytes that the disk has room for: 512M, 1.5G or a number of bytes
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub size: u64,
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, required_unless_present = "config")]
+    pub size: Option<u64>,
 
     /// Listen at a Unix socket
     #[arg(long, value_name = "PATH")]
@@ -52,7 +62,8 @@ pub struct Options {
     #[arg(long, value_name = "ADDR:PORT")]
     pub tcp: Option<SocketAddr>,
 
-    /// What `ramfold ctl` and clients call the disk; by default disk0, or the next number that is free
+    /// What `ramfold ctl` and clients call the disk; by default disk0, or the next number that is free. With --config,
+    /// what `ramfold ctl` calls the server; by default disks0
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 
@@ -114,15 +125,30 @@ pub struct Options {
     #[arg(long, value_name = "ADDR:PORT|unix:PATH", value_parser = Address::parse)]
     pub metrics: Option<Address>,
 
+    /// Serve the disks of a file (TOML), each a table [[disk]] with these options
+    #[arg(long, value_name = "FILE", conflicts_with_all = config::OF_A_DISK)]
+    pub config: Option<PathBuf>,
+
+    /// With --config: most memory that all disks may use together, and what the server needs besides; by default each
+    /// has its own --mem-limit, or what it needs
+    #[arg(short = 'm', long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "budget")]
+    pub memory: Option<u64>,
+
     #[command(flatten)]
     pub sharing: Sharing,
 }
 
 impl Options {
+    /// Bytes of the disk.
+    fn size(&self) -> u64 {
+        self.size.unwrap_or(0)
+    }
+
     fn settings(&self) -> Result<Settings, Failure> {
-        if self.size == 0 || !self.size.is_multiple_of(PAGE_SIZE as u64) {
+        let size = self.size();
+        if size == 0 || !size.is_multiple_of(PAGE_SIZE as u64) {
             let why = format!("not a multiple of {PAGE_SIZE} bytes (give a size such as 1G)");
-            return Err(Failure::usage(format!("--size {}: {why}", self.size)));
+            return Err(Failure::usage(format!("--size {size}: {why}")));
         }
         let shares = self.sharing.share.is_some();
         if shares && self.mem_limit.is_none() {
@@ -144,7 +170,7 @@ impl Options {
             duplicate_pages_enabled: !self.no_duplicates,
             ..Config::default()
         };
-        Ok(Settings { size: self.size, mem_limit: self.mem_limit, store, backing: None })
+        Ok(Settings { size, mem_limit: self.mem_limit, store, backing: None })
     }
 
     fn attributes(&self, volume: &Arc<Volume>) -> Arc<Attributes> {
@@ -162,7 +188,7 @@ impl Options {
                 path.display()
             ))
         })?;
-        Ok(Some((file, self.backing_size.unwrap_or(self.size.saturating_mul(2)))))
+        Ok(Some((file, self.backing_size.unwrap_or(self.size().saturating_mul(2)))))
     }
 
     fn listener(&self) -> Result<Listener, Failure> {
@@ -175,78 +201,30 @@ impl Options {
     }
 }
 
-/// Serves the disk until a signal ends it.
+/// Serves until a signal ends it.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
-    let mut settings = options.settings()?;
-    let prepared = Prepared::new(NAME, options.stats.as_deref())?;
-    let image = persist::open(options)?;
-    settings.backing = options.backing(image.as_ref())?;
-    let (place, share) = options.sharing.place()?;
-    let within = place.limit();
-    let (listener, socket) = (options.listener()?, serve::socket(NAME, options.name.as_deref())?);
-    let volume = Arc::new(Volume::open_in(settings, place).map_err(|error| failed(&error))?);
-    let kept = image.map(|image| Kept::restore(image, &volume, &options.comp_algorithm)).transpose()?;
-    let (uri, attributes) = (listener.uri(), options.attributes(&volume));
-    let name = socket.as_ref().map_or(NAME, |socket| socket.name()).to_owned();
-    let mut running = prepared.start(volume.segment(), options.metrics.as_ref(), socket, attributes)?;
-    let _share = sharing::start(share, || volume.offer())?;
-    let exported = options.name.as_deref().unwrap_or(NAME).to_owned();
-    let told = || {
-        say(&format!(
-            "disk: {name}, {} in memory{}; {}",
-            size::display(options.size),
-            within.map_or_else(String::new, |limit| format!(
-                ", in a shared budget of {}",
-                size::display(limit)
-            )),
-            if options.persist {
-                "a clean stop keeps it"
-            } else {
-                "all that is written ends with this process"
-            }
+    if options.memory.is_some() && options.config.is_none() {
+        return Err(Failure::usage(
+            "-m: it is for the disks of a file (give --config, or --mem-limit for one disk)",
         ));
-        // Nobody need listen.
-        let _ = writeln!(std::io::stdout(), "{uri}");
-    };
-    let served = serve_until_kept(listener, &volume, &exported, kept, &mut running, told);
-    let ended = running.end(|| volume.publish());
-    served.and(ended)
-}
-
-/// Serves the disk until a stop has worked that keeps what is to be kept; `told` once it can be used. A stop that
-/// keeps nothing ends it too if it is the second.
-fn serve_until_kept(
-    mut listener: Listener,
-    volume: &Arc<Volume>,
-    name: &str,
-    mut kept: Option<Kept>,
-    running: &mut Running,
-    told: impl FnOnce(),
-) -> Result<(), Failure> {
-    let mut told = Some(told);
-    loop {
-        kept.as_mut().map_or(Ok(()), Kept::serve)?;
-        let server = Server::start(listener, Arc::clone(volume), name.to_owned()).map_err(|error| {
-            // Nothing has come that is not kept.
-            let _ = kept.as_mut().map(|kept| kept.save(volume));
-            failed(&error)
-        })?;
-        let is_first = told.take().map(|told| told()).is_some();
-        running.wait();
-        let stopped = server.stop();
-        let Some(kept) = &mut kept else { return Ok(()) };
-        match (kept.save(volume), stopped) {
-            (Ok(()), _) => return Ok(()),
-            (Err(error), Some(again)) if is_first => {
-                running.go_on();
-                kept.say_that_it_goes_on(&error);
-                listener = again;
-            }
-            (Err(error), _) => return Err(kept.lost(&error)),
-        }
     }
-}
-
-fn failed(error: &dyn std::fmt::Display) -> Failure {
-    Failure::failed(format!("disk: {error}"))
+    let wanted = options.config.as_deref().map(config::read).transpose()?;
+    let prepared = Prepared::new(NAME, options.stats.as_deref())?;
+    let (disks, share) = Disks::open(options, wanted)?;
+    let control = disks.control(options.name.as_deref())?;
+    let mut running = prepared.start(disks.segment(), options.metrics.as_ref(), control)?;
+    let _share = sharing::start(share, || disks.offer())?;
+    disks.serve()?;
+    running.wait();
+    let mut stopped = disks.stop(false);
+    if let Some(lines) = stopped.as_ref().ok().filter(|lines| !lines.is_empty()) {
+        // A signal from now on is the next stop, which ends in any case what could not be kept.
+        running.go_on();
+        lines.iter().for_each(|line| say(line));
+        running.wait();
+        stopped = disks.stop(true);
+    }
+    let ended = running.end(|| disks.publish());
+    disks.close();
+    stopped.and(ended)
 }

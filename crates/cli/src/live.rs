@@ -34,7 +34,9 @@ pub struct Sample {
 pub struct Process {
     /// As the `/proc` of the run numbers it.
     pub pid: u32,
-    /// Its name, as ps(1) shows it; empty if it has just ended.
+    /// Its place in the run: a process of several disks has several.
+    pub slot: usize,
+    /// The disk's name, or the process's as ps(1) shows it; empty if it has just ended.
     pub name: String,
     /// In the order of [`Gauge::ALL`].
     pub gauges: Vec<u64>,
@@ -47,7 +49,8 @@ impl Sample {
     pub fn take(segment: &Segment) -> Self {
         let process = |process: ramfold_budget::segment::Process| Process {
             pid: process.pid,
-            name: process::name(process.pid),
+            slot: process.slot.number(),
+            name: segment.name(process.slot).unwrap_or_else(|| process::name(process.pid)),
             gauges: Gauge::ALL.iter().map(|gauge| segment.gauge(process.slot, *gauge)).collect(),
             faults: segment.faults_of(process.slot),
         };

@@ -81,10 +81,7 @@ fn asked_or_wrong(error: &clap::Error) -> Result<ExitCode, Failure> {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return Err(Failure::usage("wrong usage: a command is missing (see ramfold --help)"));
     }
-    let text = error.to_string();
-    let first = text.split("\n\n").next().unwrap_or(&text);
-    let line = first.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
-    Err(Failure::usage(format!("wrong usage: {line} (see --help)")))
+    Err(Failure::usage(format!("wrong usage: {} (see --help)", failure::line_of(error))))
 }
 
 #[cfg(test)]

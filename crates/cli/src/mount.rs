@@ -150,8 +150,8 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let _share = sharing::start(share, || mount.offer())?;
     let (name, cache) = (socket.as_ref().map_or(KIND, |socket| socket.name()).to_owned(), mount.cache());
     let attributes = Attributes::new(Arc::clone(&cache), &options.compressor, options.max_compression_ratio);
-    let mut running =
-        prepared.start(mount.segment(), options.metrics.as_ref(), socket, Arc::new(attributes))?;
+    let control = serve::control(KIND, socket, Arc::new(attributes))?;
+    let mut running = prepared.start(mount.segment(), options.metrics.as_ref(), control)?;
     let (source, at) = (options.source.display(), options.at.display());
     say(&format!("mount: {name}, {source} is at {at}, in {}", size::display(limit)));
     let (end, stop, over) = (mount.end(), running.stop(), Arc::new(AtomicBool::new(false)));

@@ -29,9 +29,18 @@ pub fn socket(kind: &str, name: Option<&str>) -> Result<Option<Socket>, Failure>
     }
 }
 
+/// Serves a control socket, if there is one.
+pub fn control(
+    kind: &str,
+    socket: Option<Socket>,
+    answers: Arc<dyn Answers>,
+) -> Result<Option<Control>, Failure> {
+    let control = socket.map(|socket| Control::start(socket, answers)).transpose();
+    control.map_err(|error| Failure::failed(format!("{kind}: {error}")))
+}
+
 /// A server that has not begun.
 pub struct Prepared {
-    kind: &'static str,
     stats: Stats,
     signals: Signals,
 }
@@ -42,21 +51,18 @@ impl Prepared {
         let stats = Stats::open(stats)?;
         let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]);
         let signals = signals.map_err(|error| Failure::failed(format!("{kind}: {error}")))?;
-        Ok(Self { kind, stats, signals })
+        Ok(Self { stats, signals })
     }
 
-    /// Serves the numbers of this budget, and the control socket, if they are wanted.
+    /// Serves the numbers of this budget, if they are wanted, and keeps the control socket until the end.
     pub fn start(
         self,
         segment: Arc<Segment>,
         metrics: Option<&Address>,
-        socket: Option<Socket>,
-        answers: Arc<dyn Answers>,
+        control: Option<Control>,
     ) -> Result<Running, Failure> {
-        let Self { kind, stats, signals } = self;
+        let Self { stats, signals } = self;
         let metrics = metrics.map(|address| Metrics::serve(address, Arc::clone(&segment))).transpose()?;
-        let control = socket.map(|socket| Control::start(socket, answers)).transpose();
-        let control = control.map_err(|error| Failure::failed(format!("{kind}: {error}")))?;
         Ok(Running { signals, stats, segment, started: Instant::now(), control, metrics })
     }
 }

@@ -16,8 +16,9 @@ use std::time::Duration;
 /// Shows what the processes of a run have and do, again and again.
 ///
 /// RESIDENT: pages in memory. POOL: memory that the process's compressed pages take; HOLDS: what they were before.
-/// SWAPPED: pages in the swap file, before compression. P50, P99: microseconds that faults of the last interval took.
-/// Ends with the run, or at Ctrl-C.
+/// SWAPPED: pages in the swap file, before compression. A process that serves several disks has a line for each, and,
+/// where they share a limit, one for what it has beside them. P50, P99: microseconds that faults of the last interval
+/// took. Ends with the run, or at Ctrl-C.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: ramfold top --interval 2")]
 pub struct Options {

@@ -154,6 +154,11 @@ impl Volume {
         self.service.segment()
     }
 
+    /// Calls it by a name where its numbers are: its process may have other disks.
+    pub fn set_name(&self, name: &str) {
+        self.service.set_name(name);
+    }
+
     /// What others need to join its budget.
     ///
     /// # Errors
@@ -210,14 +215,35 @@ impl Volume {
         self.gives_way.store(it, Relaxed);
     }
 
-    /// Forgets all pages and counts. Until it is given a size again, the disk takes no requests. False if it is in use.
-    pub fn reset(&self) -> bool {
+    /// Takes no requests from now on. Gives the size that it had, in bytes, for [`Volume::reopen`]; None if it is in
+    /// use.
+    pub fn close(&self) -> Option<u64> {
         let size = self.size.swap(0, Relaxed);
         if self.pages.workers() > 0 {
             self.size.store(size, Relaxed);
+            return None;
+        }
+        Some(size)
+    }
+
+    /// Takes requests again, with the pages that it had.
+    pub fn reopen(&self, size: u64) {
+        self.size.store(size, Relaxed);
+    }
+
+    /// Forgets all pages, and gives back what they took: of a disk that is closed.
+    pub fn clear(&self) {
+        self.pages.forget(self.all());
+        self.store().compact();
+    }
+
+    /// Forgets all pages and counts. Until it is given a size again, the disk takes no requests. False if it is in
+    /// use.
+    pub fn reset(&self) -> bool {
+        if self.close().is_none() {
             return false;
         }
-        self.pages.forget(0..size / PAGE);
+        self.pages.forget(self.all());
         self.counts().clear();
         if let Some(backing) = &self.backing {
             backing.clear();
@@ -248,7 +274,7 @@ impl Volume {
         &self,
         each: impl FnMut(u64, Result<&Page, DiskError>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.pages.each(0..self.most / PAGE, each)
+        self.pages.each(self.all(), each)
     }
 
     /// Bytes that the disk was opened with.
@@ -259,6 +285,11 @@ impl Volume {
 
     pub(crate) fn counts(&self) -> &Counts {
         &self.pages.counts
+    }
+
+    /// The pages that there may be.
+    fn all(&self) -> Range<u64> {
+        0..self.most / PAGE
     }
 
     /// The pages that the disk has room for.

@@ -171,9 +171,19 @@ impl Segment {
 
     /// Sets a gauge, and moves the charge by the difference. For gauges that one place in the process sets.
     pub fn publish(&self, slot: SlotId, gauge: Gauge, value: u64) {
-        let old = self.slots()[slot.0].gauges[gauge as usize].swap(value, Ordering::Relaxed);
-        if gauge.is_charged() {
-            let change = value.wrapping_sub(old);
+        self.publish_all(slot, &[(gauge, value)]);
+    }
+
+    /// The same of several: what goes from one to another counts once at any moment.
+    pub fn publish_all(&self, slot: SlotId, values: &[(Gauge, u64)]) {
+        let mut change = 0_u64;
+        for (gauge, value) in values {
+            let old = self.slots()[slot.0].gauges[*gauge as usize].swap(*value, Ordering::Relaxed);
+            if gauge.is_charged() {
+                change = change.wrapping_add(value.wrapping_sub(old));
+            }
+        }
+        if change != 0 {
             let now = self.header().in_use.fetch_add(change, Ordering::Relaxed).wrapping_add(change);
             self.header().peak.fetch_max(now, Ordering::Relaxed);
         }

@@ -1,7 +1,7 @@
 //! Slots: which processes are managed, and what comes back when one of them ends without saying so.
 
 use super::lease::{Description, KEEPER, Lease, lock};
-use super::{Counter, Gauge, MAX_PROCESSES, Segment, Slot, SlotId, extents::extent_number};
+use super::{Counter, Gauge, MAX_NAME, MAX_PROCESSES, Segment, Slot, SlotId, clean, extents::extent_number};
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -18,6 +18,28 @@ impl Slot {
     /// Waits for a forked child to adopt it.
     pub(super) fn is_prepared(&self) -> bool {
         self.prepared.load(Ordering::Relaxed) != 0
+    }
+
+    fn set_name(&self, name: &str) {
+        let bytes = name.bytes().chain(std::iter::repeat(0));
+        self.name.iter().zip(bytes).for_each(|(to, from)| to.store(from, Ordering::Relaxed));
+    }
+}
+
+/// What members are called.
+impl Segment {
+    /// Calls the member by a name that is not its process's, of [`MAX_NAME`] bytes: a process may have several.
+    pub fn set_name(&self, slot: SlotId, name: &str) {
+        debug_assert!(name.len() <= MAX_NAME, "{name} is cut");
+        self.slots()[slot.0].set_name(name);
+    }
+
+    /// That name, if it has one.
+    #[must_use]
+    pub fn name(&self, slot: SlotId) -> Option<String> {
+        let name = &self.slots()[slot.0].name;
+        let len = name.iter().position(|byte| byte.load(Ordering::Relaxed) == 0).unwrap_or(MAX_NAME);
+        (len > 0).then(|| clean(&name[..len]))
     }
 }
 
@@ -65,6 +87,7 @@ impl Segment {
         slot.prepared.store(prepared.into(), Ordering::Relaxed);
         slot.hold.reset();
         slot.apart.store(0, Ordering::Relaxed);
+        slot.set_name("");
         slot.balance.reset();
         slot.heritage.reset();
         // MAX_PROCESSES fits.
@@ -255,6 +278,21 @@ mod tests {
         assert_eq!(segment.reap(&|extent| discarded.borrow_mut().push(extent)), 1);
         assert_eq!((segment.in_use(), segment.swap_used(), discarded.into_inner()), (1, 0, vec![extent]));
         assert_eq!(segment.living(), 1);
+    }
+
+    #[test]
+    fn a_name_is_of_one_owner() {
+        let (_fd, segment) = segment(0);
+        let (slot, life) = segment.attach_mortal().unwrap();
+        assert_eq!(segment.name(slot), None);
+        segment.set_name(slot, "a name\u{1b}[1m");
+        assert_eq!(segment.name(slot).as_deref(), Some("a name?[1m"));
+        segment.set_name(slot, &"x".repeat(MAX_NAME));
+        assert_eq!(segment.name(slot).map(|name| name.len()), Some(MAX_NAME));
+        drop(life);
+        segment.reap(&|_| ());
+        assert_eq!(segment.attach(&|_| ()).unwrap(), slot);
+        assert_eq!(segment.name(slot), None);
     }
 
     #[test]

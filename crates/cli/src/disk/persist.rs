@@ -20,7 +20,7 @@ pub fn open(options: &Options) -> Result<Option<Image>, Failure> {
             "--backing-dev {path}: a directory (with --persist give a file)"
         )));
     }
-    let opened = Image::open(path, options.size, options.accept_stale);
+    let opened = Image::open(path, options.size(), options.accept_stale);
     opened.map(Some).map_err(|error| {
         let what = what_to_do(&error);
         Failure::failed(format!("--backing-dev {}: {error} ({what})", path.display()))
@@ -95,13 +95,13 @@ impl Kept {
         saved
     }
 
-    /// After a stop that has kept nothing.
-    pub fn say_that_it_goes_on(&self, error: &SaveError) {
-        say(&format!(
+    /// What is to be said after a stop that has kept nothing.
+    pub fn goes_on(&self, error: &SaveError) -> String {
+        format!(
             "disk: {}: the disk was not kept: {error} (it goes on: make room or copy it, and stop it again; the next \
              stop ends it in any case)",
             self.image.path().display()
-        ));
+        )
     }
 
     /// After the last one.

@@ -31,7 +31,8 @@ impl Interval<'_> {
 
     /// Of a process; all that it ever had if it is new.
     fn faults_of(&self, process: &Process) -> FaultTimes {
-        let before = self.before.processes.iter().find(|other| other.pid == process.pid);
+        let is_it = |other: &&Process| (other.pid, other.slot) == (process.pid, process.slot);
+        let before = self.before.processes.iter().find(is_it);
         before.map_or_else(|| process.faults.clone(), |before| process.faults.since(&before.faults))
     }
 }
