@@ -42,6 +42,7 @@ properties!(
     guests,
     heap,
     heirs,
+    insists,
     left_calls,
     libc_state,
     low_addresses,

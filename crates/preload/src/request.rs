@@ -156,6 +156,13 @@ impl Request {
             );
             return Some(given);
         }
+        if self.is_insisted_on() {
+            let given = there.exactly(len)?;
+            ending::tell_once(
+                "Go's race detector has room for the heap in one place only, and what lies there is not held under the limit",
+            );
+            return Some(given);
+        }
         let wanted = addr != 0 && len <= LITTLE && self.prot != libc::PROT_NONE;
         if !wanted || GIVEN.load(Ordering::Relaxed) + len > MOST {
             return None;
@@ -182,6 +189,24 @@ impl Request {
     fn is_coloured(self) -> bool {
         const LOWEST: usize = 4 << 40;
         self.prot == libc::PROT_NONE && self.addr >= LOWEST && self.addr.is_power_of_two()
+    }
+
+    /// A reservation that must lie where it is asked for. Go's race detector has 128 GiB of address space for the heap:
+    /// it asks for places 4 GiB apart, and gives back what lies elsewhere. (Go without it asks 1 TiB apart, and takes
+    /// in the end what there is.)
+    fn is_insisted_on(self) -> bool {
+        const STEP: usize = 4 << 30;
+        const PLACES: usize = 32;
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        static FIRST: AtomicUsize = AtomicUsize::new(0);
+        if self.addr == 0 || self.prot != libc::PROT_NONE {
+            return false;
+        }
+        if LAST.swap(self.addr, Ordering::Relaxed) + STEP == self.addr && self.addr.is_multiple_of(STEP) {
+            FIRST.store(self.addr, Ordering::Relaxed);
+        }
+        let first = FIRST.load(Ordering::Relaxed);
+        first != 0 && (first..first + PLACES * STEP).contains(&self.addr)
     }
 
     /// The limit of address space. What malloc reserves counts when it is used; what lies over memory that is there may
