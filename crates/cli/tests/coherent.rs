@@ -1,6 +1,6 @@
 //! A mount gives what the files hold, whoever changes them: sixteen threads read through it and change files through
 //! it and behind it, in twice the memory that it has, while its limit changes. What they may see is in
-//! `coherent/book.rs`.
+//! `coherent/book.rs`. Names that come and go have a checker of their own, `coherent/names.rs`.
 //!
 //! The checker itself is tried on plain directories, where it must find nothing, and with mistakes that it must find.
 //! `RAMFOLD_MOUNT_SECONDS=3600 cargo test --release --test coherent through -- --nocapture` takes an hour;
@@ -11,6 +11,8 @@ mod book;
 #[path = "coherent/clients.rs"]
 mod clients;
 mod mounted;
+#[path = "coherent/names.rs"]
+mod names;
 
 use book::{CELL, CELLS};
 use clients::{Mistake, Run};
@@ -68,6 +70,69 @@ fn the_checker_finds_mistakes() {
         assert!(!failures.is_empty(), "{mistake:?} is not found in a minute");
         eprintln!("{mistake:?} within {bound:?} after {} ms: {}", started.elapsed().as_millis(), failures[0]);
     }
+}
+
+fn report_names(run: &names::Run, what: &str) {
+    let kinds = ["created", "deleted", "renamed", "replaced"];
+    let told = |at: usize| {
+        let counts = kinds.iter().zip(&run.changes[at]);
+        counts.map(|(kind, count)| format!("{} {kind}", count.load(Relaxed))).collect::<Vec<_>>().join(", ")
+    };
+    let [looks, listings, late, latest] =
+        [&run.looks, &run.listings, &run.late, &run.latest].map(|count| count.load(Relaxed));
+    eprintln!(
+        "{what}: {looks} looks at names, {listings} at directories, {late} late by {latest} ms at most; through: {}; behind: {}",
+        told(0),
+        told(1)
+    );
+}
+
+fn insist_on_names(run: &names::Run) {
+    let failures = run.failures.lock().unwrap();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    drop(failures);
+    run.audit().unwrap();
+    let (looks, late) = (run.looks.load(Relaxed), run.late.load(Relaxed));
+    assert!(late <= 2 + looks / 500, "{late} of {looks} looks saw what had changed before the bound");
+    assert!(run.changes.iter().flatten().all(|count| count.load(Relaxed) > 0));
+}
+
+#[test]
+fn the_checker_of_names_finds_nothing_in_a_plain_directory_but_mistakes() {
+    use names::Mistake::{Length, Listing, Negative, Positive};
+    let of = |bound, mistake, length| {
+        let place = Place::new();
+        let through = place.path().join("mount/../source");
+        let run = names::Run::new(&place.source(), &through, bound, mistake);
+        run.work(Duration::from_secs(length));
+        report_names(&run, &format!("plain directory, {mistake:?} within {bound:?}"));
+        if mistake.is_none() {
+            insist_on_names(&run);
+        }
+        run
+    };
+    of(Duration::ZERO, None, 2);
+    for mistake in [Positive, Negative, Listing, Length] {
+        for bound in [Duration::ZERO, BOUND] {
+            let run = of(bound, Some(mistake), 60);
+            let failures = run.failures.lock().unwrap();
+            assert!(!failures.is_empty(), "{mistake:?} within {bound:?} is not found in a minute");
+        }
+    }
+}
+
+#[test]
+fn nobody_sees_a_name_that_has_gone_or_misses_one_that_has_come() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let mounted = place.mount(LIMIT, &[]);
+    let run = names::Run::new(mounted.source(), mounted.point(), BOUND, None);
+    run.work(Duration::from_secs(2 * seconds()));
+    report_names(&run, "through the mount");
+    insist_on_names(&run);
+    mounted.stop();
 }
 
 /// Changes the limit while the threads work.

@@ -121,6 +121,11 @@ impl Cache {
         Self { member, pool, files, source, admission, counts, limit, keeps_poor, gives_way, settled }
     }
 
+    /// Files that something may be known of.
+    pub(crate) fn most_files(&self) -> usize {
+        self.files.most()
+    }
+
     /// Bytes that the process may have.
     #[must_use]
     pub fn limit(&self) -> u64 {

@@ -119,13 +119,18 @@ impl Files {
     pub fn new(pool: PoolId, most: usize, settled: Duration) -> Self {
         let (objects, uses) = (AtomicU64::new(1), AtomicU64::new(0));
         let table = Mutex::new(Table { files: HashMap::new(), most });
-        Self { table, most, pool, objects, uses, watch: Watch::new(most), settled }
+        Self { table, most, pool, objects, uses, watch: Watch::of_files(most), settled }
     }
 
     /// What watches files, where that is to be had.
     #[must_use]
     pub fn watch(&self) -> Option<&Arc<Watch>> {
         self.watch.as_ref()
+    }
+
+    /// Files that there is room for.
+    pub(crate) fn most(&self) -> usize {
+        self.most
     }
 
     /// The file of this identity. Forgets files that nobody has open when there are too many.

@@ -11,14 +11,17 @@
 
 mod admission;
 pub mod attributes;
+mod believed;
 pub mod cache;
 mod callers;
 mod doubt;
+mod events;
 pub mod fuse;
 mod handles;
 mod keeper;
 pub mod known;
 pub mod mount;
+mod mounts;
 mod nodes;
 mod passage;
 mod shown;

@@ -6,7 +6,9 @@
 use crate::cache::Cache;
 use crate::doubt::Doubt;
 use crate::fuse::Served;
+use crate::fuse::notify::Kernel;
 use crate::keeper::{Keeper, LOOK};
+use crate::mounts::Mounts;
 use crate::stamp::SETTLED;
 use crate::sys::set_up_allocator;
 use crate::tree::{Excluded, Tree};
@@ -121,7 +123,7 @@ pub struct Mount {
     session: fuser::Session<Served>,
     at: PathBuf,
     /// Ends after the session.
-    doubt: Option<Doubt>,
+    doubt: Doubt,
 }
 
 static SERVER: Server = Server("mount");
@@ -155,10 +157,11 @@ impl Mount {
         let kept = Arc::clone(&cache);
         let mut keeper = Keeper::new();
         service.keep(LOOK, move |_| keeper.look(&kept))?;
-        let served = Served::new(Arc::new(tree), attr_timeout);
+        let tree = Arc::new(tree);
+        let served = Served::new(Arc::clone(&tree), attr_timeout);
         let session = fuser::Session::new(served, &at, &session)?;
-        let begin = |watch: &Arc<_>| Doubt::begin(Arc::clone(watch), &session.notifier());
-        let doubt = cache.watch().map(begin).transpose()?;
+        let mounts = if at == source { None } else { Some(Mounts::new(&source)?) };
+        let doubt = Doubt::begin(tree, Kernel::of(&session).map_err(io::Error::from)?, mounts)?;
         Ok(Self { cache, service, session, at, doubt })
     }
 

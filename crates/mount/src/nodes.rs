@@ -70,6 +70,10 @@ pub struct Node {
     pub kind: FileType,
     /// Of a regular file that was opened, or changed.
     pub(crate) used: OnceLock<Box<Used>>,
+    /// The version whose pages, or entries, the kernel may have, if that can be told from later ones.
+    pub(crate) held: OnceLock<Box<Mutex<Option<Stamp>>>>,
+    /// Changes by others are told. None: that is not to be had.
+    pub(crate) watched: OnceLock<Option<Watched>>,
     anchor: Anchor,
 }
 
@@ -78,32 +82,28 @@ pub struct Node {
 pub(crate) struct Used {
     /// What the cache knows of it.
     pub(crate) file: Arc<File>,
-    /// The version whose pages the kernel may have, if that can be told from later ones.
-    pub(crate) held: Mutex<Option<Stamp>>,
     /// What the kernel was told of it.
     pub(crate) shown: Mutex<Shown>,
     /// Who reads it.
     pub(crate) passage: Passage,
-    /// It is watched for changes by others, from its first open on. None: that is not to be had.
-    pub(crate) watched: OnceLock<Option<Watched>>,
 }
 
 impl Used {
     /// Of a file of which the cache knows this.
     pub(crate) fn new(file: Arc<File>) -> Box<Self> {
-        let (held, shown, passage) = (Mutex::default(), Mutex::default(), Passage::default());
-        Box::new(Self { file, held, shown, passage, watched: OnceLock::new() })
+        Box::new(Self { file, shown: Mutex::default(), passage: Passage::default() })
     }
 }
 
 impl Node {
-    /// Whether changes of the file by others are told from now on.
-    pub(crate) fn is_watched(&self) -> bool {
-        self.used.get().is_some_and(|used| matches!(used.watched.get(), Some(Some(_))))
+    /// What tells of changes by others from now on.
+    pub(crate) fn watched(&self) -> Option<&Watched> {
+        self.watched.get().and_then(Option::as_ref)
     }
 
     fn new(number: u64, identity: Identity, kind: FileType, anchor: Anchor) -> Arc<Self> {
-        Arc::new(Self { number, identity, kind, used: OnceLock::new(), anchor })
+        let (used, held, watched) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Arc::new(Self { number, identity, kind, used, held, watched, anchor })
     }
 
     /// A descriptor that stands for it.
@@ -120,7 +120,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if let Some(Some(watched)) = self.used.get().map(|used| used.watched.get().and_then(Option::as_ref)) {
+        if let Some(watched) = self.watched() {
             watched.end(self.at().ok().map(|at| at.way()).as_deref());
         }
     }
@@ -179,6 +179,14 @@ impl Nodes {
     /// Whether it lies on the device of the source.
     pub fn is_own(&self, node: &Node) -> bool {
         node.identity.dev == self.dev
+    }
+
+    /// The number of a file that is known already.
+    pub fn number(&self, identity: Identity) -> Option<u64> {
+        let table = self.table();
+        let is_it = |number: &u64| table.get(number).is_some_and(|entry| entry.node.identity == identity);
+        let is_root = self.root.identity == identity;
+        if is_root { Some(ROOT) } else { self.numbers(identity).take(2).find(is_it) }
     }
 
     /// The node of a file that is known already. The kernel is told of it once more.

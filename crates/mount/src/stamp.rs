@@ -35,7 +35,7 @@ pub struct Identity {
 }
 
 /// A version of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stamp {
     /// Bytes.
     pub size: u64,

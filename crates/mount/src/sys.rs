@@ -2,9 +2,11 @@
 //!
 //! This is the crate's one file with unsafe code.
 
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
@@ -13,6 +15,23 @@ fn last_error() -> Errno {
 /// A path to what a descriptor stands for, which follows no link and needs no permission.
 pub(crate) fn way(file: impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
+}
+
+/// Opens what a descriptor stands for anew.
+///
+/// # Errors
+/// What the system answers.
+pub(crate) fn open_anew(file: impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    // The walk to the table of descriptors takes as long as all the rest.
+    static TABLE: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    let table = TABLE.get_or_init(|| {
+        openat(CWD, c"/proc/self/fd", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
+    });
+    let (flags, mode) = (flags | OFlags::CLOEXEC, Mode::empty());
+    match table {
+        Some(table) => openat(table, file.as_fd().as_raw_fd().to_string(), flags, mode),
+        None => openat(CWD, way(file), flags, mode),
+    }
 }
 
 /// Gives this thread a file mode creation mask and a working directory of its own.
@@ -102,12 +121,42 @@ pub(crate) fn open_handle(mount: impl AsFd, handle: &FileHandle) -> Result<Owned
     Ok(unsafe { OwnedFd::from_raw_fd(opened) })
 }
 
-/// A queue of changes of files, which is read without waiting.
+/// What a queue tells of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Changes {
+    /// What files hold and are, by their handles.
+    Files,
+    /// Names that come and go in directories, and what the directories are. `is_endless`: nothing is lost, however much
+    /// there is to be told; only root may have that.
+    Names { is_endless: bool },
+}
+
+impl Changes {
+    /// The queue's own flags.
+    fn flags(self) -> u32 {
+        let endless = |is: bool| if is { libc::FAN_UNLIMITED_QUEUE } else { 0 };
+        match self {
+            Self::Files => libc::FAN_REPORT_FID,
+            Self::Names { is_endless } => libc::FAN_REPORT_DFID_NAME | endless(is_endless),
+        }
+    }
+
+    /// What is told.
+    fn mask(self) -> u64 {
+        let names = libc::FAN_CREATE | libc::FAN_DELETE | libc::FAN_MOVED_FROM | libc::FAN_MOVED_TO;
+        match self {
+            Self::Files => libc::FAN_MODIFY | libc::FAN_ATTRIB | libc::FAN_MOVE_SELF,
+            Self::Names { .. } => names | libc::FAN_ATTRIB | libc::FAN_MOVE_SELF | libc::FAN_ONDIR,
+        }
+    }
+}
+
+/// A queue of such changes, which is read without waiting.
 ///
 /// # Errors
 /// What the system answers.
-pub(crate) fn change_queue() -> Result<OwnedFd, Errno> {
-    let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
+pub(crate) fn change_queue(of: Changes) -> Result<OwnedFd, Errno> {
+    let flags = libc::FAN_CLASS_NOTIF | of.flags() | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
     // Only root may have more marks than others.
     for flags in [flags | libc::FAN_UNLIMITED_MARKS, flags] {
         // SAFETY: it takes no pointers.
@@ -120,17 +169,16 @@ pub(crate) fn change_queue() -> Result<OwnedFd, Errno> {
     Err(last_error())
 }
 
-/// Has changes of the file that a path leads to told in the queue, or no more.
+/// Has changes of the file that a path leads to told in a queue that is for such, or no more.
 ///
 /// # Errors
 /// What the system answers.
-pub(crate) fn tell_changes(queue: impl AsFd, way: &str, told: bool) -> Result<(), Errno> {
+pub(crate) fn tell_changes(queue: impl AsFd, of: Changes, way: &str, told: bool) -> Result<(), Errno> {
     let flags = if told { libc::FAN_MARK_ADD } else { libc::FAN_MARK_REMOVE };
-    let changes = libc::FAN_MODIFY | libc::FAN_ATTRIB | libc::FAN_MOVE_SELF;
     let way = CString::new(way).map_err(|_| Errno::INVAL)?;
     // SAFETY: a string that ends with a zero, and lives for the call.
     match unsafe {
-        libc::fanotify_mark(queue.as_fd().as_raw_fd(), flags, changes, libc::AT_FDCWD, way.as_ptr())
+        libc::fanotify_mark(queue.as_fd().as_raw_fd(), flags, of.mask(), libc::AT_FDCWD, way.as_ptr())
     } {
         0 => Ok(()),
         _ => Err(last_error()),

@@ -1,54 +1,67 @@
 //! Watching: changes that others make behind the mount, told by the kernel (fanotify).
 //!
-//! A regular file that is open is watched, for as long as the kernel of the mount knows it. The kernel of the source
-//! queues an event before a change returns (a write, a truncation, an fallocate; of times, owner, links, attributes),
-//! and says whether it was this process's own. Two things come of that. A reader of the cache looks into the queue
-//! first, and knows of every change that was over before it began. And the kernel of the mount may believe what it was
-//! told of the file, since [`crate::doubt`] takes that back with each event.
+//! Two queues. One is for regular files: their bytes (a write, a truncation, an fallocate), times, owner, links,
+//! attributes. One is for directories: names that come and go in them, and what they themselves are. Each file and
+//! directory is marked by itself, for as long as the kernel of the mount knows it. The kernel of the source queues an
+//! event before a change returns, and says whether it was this process's own. Two things come of that. A reader of the
+//! cache looks into the queue first, and knows of every change that was over before it began. And the kernel of the
+//! mount may believe what it was told, since [`crate::doubt`] takes that back with each event.
 //!
-//! Price: a mark in the kernel and some 200 bytes a file, three system calls an open, one for each read of the cache.
-//! Guarantee: a change by another process that has returned is known after a look. Only where the kernel knows of
-//! changes: local file systems. Of stores to a shared mapping, libaio's writes and a loop device's nothing is told;
-//! stamps tell them, as they do of files that are not watched.
+//! Price: a mark in the kernel and some 200 bytes a file, three system calls when it is first looked up, one for each
+//! read of the cache. Guarantee: a change by another process that has returned is known after a look; what was lost
+//! may be of anything. Only where the kernel knows of changes: local file systems. Of stores to a shared mapping,
+//! libaio's writes and a loop device's nothing is told; stamps tell them ([`crate::believed`]), as they do of files
+//! that are not watched.
 
-use crate::sys::{FileHandle, change_queue, handle_of, tell_changes};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use crate::events::{Event, Events, Told as Change};
+use crate::sys::{Changes, FileHandle, change_queue, handle_of, tell_changes};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::fstatfs;
 use rustix::io::{Errno, read, write};
-use rustix::process::getpid;
 use rustix::time::{ClockId, clock_gettime};
-use std::collections::{HashMap, HashSet};
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::hash::{Hash, Hasher};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Magic numbers of file systems whose every change the kernel sees: ext2 to ext4, xfs, btrfs, f2fs, tmpfs.
 const LOCAL: [i64; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1994];
 /// Bytes of events that are read at a time.
 const BATCH: usize = 4096;
-/// Bytes of struct fanotify_event_metadata, and where in it what is.
-const METADATA: usize = 24;
-const MASK_AT: usize = 8;
-const PID_AT: usize = 20;
-/// Bytes before the handle in struct fanotify_event_info_fid: a header of four, and the file system.
-const INFO: usize = 12;
 /// It is watched still.
 const LIVES: i64 = i64::MAX;
+
+/// What the kernel of the mount was told of a file. It changes only while the list of all such is locked
+/// ([`crate::believed`]).
+#[derive(Debug, Default)]
+pub(crate) struct Belief {
+    /// A sum of the stamp.
+    pub(crate) stamp: AtomicU64,
+    /// Until when it is believed: milliseconds since the list began.
+    pub(crate) until: AtomicU64,
+}
 
 /// What was told of a file.
 #[derive(Debug)]
 pub struct Told {
     /// The number of its node.
-    node: u64,
+    pub(crate) node: u64,
+    handle: FileHandle,
     /// Another process has changed its bytes.
     changed: AtomicBool,
     /// When it ceased to be watched, in nanoseconds since 1970.
     ended: AtomicI64,
+    pub(crate) belief: Belief,
 }
 
 impl Told {
-    fn new(node: u64) -> Arc<Self> {
-        Arc::new(Self { node, changed: AtomicBool::new(false), ended: AtomicI64::new(LIVES) })
+    pub(crate) fn new(node: u64, handle: FileHandle) -> Arc<Self> {
+        let (changed, ended) = (AtomicBool::new(false), AtomicI64::new(LIVES));
+        Arc::new(Self { node, handle, changed, ended, belief: Belief::default() })
     }
 
     /// Whether another process may have changed the file's bytes since this was created or forgotten, as far as was
@@ -71,17 +84,59 @@ impl Told {
     }
 }
 
-#[derive(Debug, Default)]
-struct Table {
-    files: HashMap<FileHandle, Arc<Told>>,
-    /// Nodes of which others have changed something: the kernel of the mount has not been told yet.
-    doubtful: HashSet<u64>,
+/// What the kernel of the mount is not to believe any more.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Doubtful {
+    /// Nodes of which others have changed something.
+    pub(crate) nodes: HashSet<u64>,
+    /// Names that came or went, with the nodes of their directories.
+    pub(crate) names: HashSet<(u64, OsString)>,
+    /// Some were lost: all names.
+    pub(crate) all_names: bool,
 }
 
-/// All files that are watched.
+impl Doubtful {
+    fn is_none(&self) -> bool {
+        self.nodes.is_empty() && self.names.is_empty() && !self.all_names
+    }
+}
+
+/// What was told, found by the file's handle.
+#[derive(Debug)]
+struct ByHandle(Arc<Told>);
+
+impl Borrow<[u8]> for ByHandle {
+    fn borrow(&self) -> &[u8] {
+        &self.0.handle
+    }
+}
+
+impl Hash for ByHandle {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.handle.hash(state);
+    }
+}
+
+impl PartialEq for ByHandle {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.handle == other.0.handle
+    }
+}
+
+impl Eq for ByHandle {}
+
+#[derive(Debug, Default)]
+struct Table {
+    files: HashSet<ByHandle>,
+    /// What the kernel of the mount has not been told yet.
+    doubtful: Doubtful,
+}
+
+/// All files, or directories, that are watched.
 #[derive(Debug)]
 pub struct Watch {
     queue: OwnedFd,
+    of: Changes,
     /// Held by who reads the queue: what was read is entered when the next one looks.
     table: Mutex<Table>,
     /// Rung when there are doubtful nodes that the queue does not tell of any more, and at the end.
@@ -95,17 +150,31 @@ pub struct Watch {
 #[derive(Debug)]
 pub struct Watched {
     watch: Arc<Watch>,
-    handle: FileHandle,
     told: Arc<Told>,
 }
 
 impl Watch {
-    /// Watches so many files at most. None where the kernel does not allow it.
+    /// Watches so many regular files at most. None where the kernel does not allow it.
     #[must_use]
-    pub fn new(most: usize) -> Option<Arc<Self>> {
-        let queue = change_queue().ok()?;
+    pub fn of_files(most: usize) -> Option<Arc<Self>> {
+        Self::new(Changes::Files, most)
+    }
+
+    /// Watches the names in so many directories at most. `is_endless`: none of what is told may be lost. None where
+    /// the kernel does not allow it.
+    pub(crate) fn of_names(most: usize, is_endless: bool) -> Option<Arc<Self>> {
+        Self::new(Changes::Names { is_endless }, most)
+    }
+
+    fn new(of: Changes, most: usize) -> Option<Arc<Self>> {
+        let queue = change_queue(of).ok()?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
-        Some(Arc::new(Self { queue, table: Mutex::default(), bell, ended: AtomicBool::new(false), most }))
+        Some(Arc::new(Self { queue, of, table: Mutex::default(), bell, ended: AtomicBool::new(false), most }))
+    }
+
+    /// How many are watched.
+    pub(crate) fn count(&self) -> usize {
+        self.table().files.len()
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -119,22 +188,22 @@ impl Watch {
         if table.files.len() >= self.most {
             return None;
         }
-        let told = Told::new(node);
-        tell_changes(&self.queue, way, true).ok()?;
+        let told = Told::new(node, handle);
+        tell_changes(&self.queue, self.of, way, true).ok()?;
         // A node that was forgotten, and has not gone yet, may have watched it.
-        if let Some(before) = table.files.get(&handle).cloned() {
-            self.cease(&mut table, &before);
+        if let Some(before) = table.files.take(&*told.handle) {
+            self.cease(&mut table, &before.0);
         }
-        table.files.insert(handle.clone(), Arc::clone(&told));
-        Some(Watched { watch: Arc::clone(self), handle, told })
+        table.files.insert(ByHandle(Arc::clone(&told)));
+        Some(Watched { watch: Arc::clone(self), told })
     }
 
     /// Enters all that the kernel has told.
     pub fn look(&self) {
         let mut table = self.table();
-        let before = table.doubtful.len();
+        let before = table.doubtful.nodes.len();
         self.enter_all(&mut table);
-        if table.doubtful.len() > before {
+        if table.doubtful.nodes.len() > before {
             self.ring();
         }
     }
@@ -164,23 +233,26 @@ impl Watch {
         let _ = write(&self.bell, &1_u64.to_ne_bytes());
     }
 
-    /// Waits until others have changed something, and gives the nodes of which. None at the end.
-    pub(crate) fn wait(&self) -> Option<HashSet<u64>> {
+    /// Waits until others have changed something, or for so long, and gives what. None at the end.
+    pub(crate) fn wait(&self, most: Option<Duration>) -> Option<Doubtful> {
+        let mut is_first = true;
         loop {
             if self.ended.load(SeqCst) {
                 return None;
             }
             let mut table = self.table();
             self.enter_all(&mut table);
-            if !table.doubtful.is_empty() {
+            if !table.doubtful.is_none() || most.is_some() && !is_first {
                 return Some(std::mem::take(&mut table.doubtful));
             }
             drop(table);
             let mut sources =
                 [PollFd::new(&self.queue, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+            let most = most.and_then(|most| Timespec::try_from(most).ok());
             // What interrupts it is seen by the next look.
-            let _ = poll(&mut sources, None);
+            let _ = poll(&mut sources, most.as_ref());
             let _ = read(&self.bell, &mut [0; 8]);
+            is_first = false;
         }
     }
 
@@ -201,13 +273,13 @@ impl Watched {
     /// The file, to which `way` leads, if it can be told, is not watched any more.
     pub(crate) fn end(&self, way: Option<&str>) {
         let mut table = self.watch.table();
-        if !table.files.get(&self.handle).is_some_and(|told| Arc::ptr_eq(told, &self.told)) {
+        if !table.files.get(&*self.told.handle).is_some_and(|told| Arc::ptr_eq(&told.0, &self.told)) {
             return;
         }
         self.watch.cease(&mut table, &self.told);
-        table.files.remove(&self.handle);
+        table.files.remove(&*self.told.handle);
         // A file that cannot be reached has gone, and its mark with it.
-        let _ = way.map(|way| tell_changes(&self.watch.queue, way, false));
+        let _ = way.map(|way| tell_changes(&self.watch.queue, self.watch.of, way, false));
     }
 }
 
@@ -218,88 +290,55 @@ pub(crate) fn is_told(file: impl AsFd) -> bool {
 
 impl Table {
     fn all_changed(&mut self) {
-        self.files.values().for_each(|told| told.changed.store(true, SeqCst));
-        self.doubtful.extend(self.files.values().map(|told| told.node));
+        self.files.iter().for_each(|told| told.0.changed.store(true, SeqCst));
+        self.doubtful.nodes.extend(self.files.iter().map(|told| told.0.node));
+        self.doubtful.all_names = true;
     }
 
     /// Enters events, one after the other.
-    fn enter(&mut self, mut events: &[u8]) {
-        let own = getpid().as_raw_nonzero().get();
-        while !events.is_empty() {
-            let len = bytes(events, 0).map_or(0, u32::from_ne_bytes) as usize;
-            let Some((event, rest)) = events.split_at_checked(len).filter(|_| len >= METADATA) else {
-                return self.all_changed();
-            };
-            events = rest;
-            let mask = bytes(event, MASK_AT).map_or(0, u64::from_ne_bytes);
-            if mask & libc::FAN_Q_OVERFLOW != 0 {
-                self.all_changed();
-            } else if bytes(event, PID_AT).map(i32::from_ne_bytes) != Some(own) {
-                match handle_in(event).map(|handle| self.files.get(&handle)) {
-                    Some(Some(told)) => {
-                        self.doubtful.insert(told.node);
-                        if mask & libc::FAN_MODIFY != 0 {
-                            told.changed.store(true, SeqCst);
-                        }
-                    }
-                    // A file that is not watched any more.
-                    Some(None) => {}
-                    None => self.all_changed(),
-                }
+    fn enter(&mut self, events: &[u8]) {
+        for told in Events::new(events) {
+            match told {
+                Change::All => self.all_changed(),
+                Change::One(event) if event.is_own => {}
+                Change::One(event) => self.change(&event),
             }
         }
     }
-}
 
-/// A number of `N` bytes at this place; None if they are not all there.
-fn bytes<const N: usize>(event: &[u8], at: usize) -> Option<[u8; N]> {
-    event.get(at..at + N)?.try_into().ok()
-}
-
-/// The handle in an event, as [`handle_of`] gives it.
-fn handle_in(event: &[u8]) -> Option<FileHandle> {
-    let info = &event[METADATA..];
-    if info.first() != Some(&libc::FAN_EVENT_INFO_TYPE_FID) {
-        return None;
+    fn change(&mut self, event: &Event) {
+        // A file that is not watched any more may still be told of.
+        let Some(ByHandle(told)) = self.files.get(&*event.handle) else { return };
+        self.doubtful.nodes.insert(told.node);
+        if let Some(name) = event.name {
+            self.doubtful.names.insert((told.node, name.to_owned()));
+        }
+        if event.mask & libc::FAN_MODIFY != 0 {
+            told.changed.store(true, SeqCst);
+        }
     }
-    let len = u32::from_ne_bytes(bytes(info, INFO)?) as usize;
-    let handle = INFO + 4;
-    Some(info.get(handle..handle + 4 + len)?.into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// An event of these parts, as the kernel lays it out (include/uapi/linux/fanotify.h).
-    fn event(mask: u64, pid: i32, handle: &[u8]) -> Vec<u8> {
-        let fid = u16::try_from(INFO + 4 + handle.len()).unwrap();
-        let len = METADATA + usize::from(fid);
-        let mut event = u32::try_from(len).unwrap().to_ne_bytes().to_vec();
-        event.extend([3, 0, 24, 0]);
-        event.extend(mask.to_ne_bytes());
-        event.extend((-1_i32).to_ne_bytes());
-        event.extend(pid.to_ne_bytes());
-        event.extend([libc::FAN_EVENT_INFO_TYPE_FID, 0]);
-        event.extend(fid.to_ne_bytes());
-        event.extend([0; 8]);
-        event.extend(u32::try_from(handle.len() - 4).unwrap().to_ne_bytes());
-        event.extend(handle);
-        event
-    }
+    use crate::events::tests::event;
+    use rustix::process::getpid;
 
     /// Of which of two files the bytes, and of which anything, has changed.
-    fn told(events: &[u8]) -> ([bool; 2], [bool; 2]) {
-        let handles = [Box::from(*b"kindone"), Box::from(*b"kindtwo!")];
-        let told = [1, 2].map(Told::new);
-        let files = handles.into_iter().zip(told.clone()).collect();
-        let mut table = Table { files, doubtful: HashSet::new() };
+    fn told(events: &[u8]) -> ([bool; 2], [bool; 2], Doubtful) {
+        let handles: [FileHandle; 2] = [Box::from(*b"kindone"), Box::from(*b"kindtwo!")];
+        let told = [1, 2].into_iter().zip(handles).map(|(node, handle)| Told::new(node, handle));
+        let told: [Arc<Told>; 2] = told.collect::<Vec<_>>().try_into().unwrap();
+        let mut table = Table::default();
+        table.files.extend(told.clone().map(ByHandle));
         table.enter(events);
-        (told.map(|told| told.has_changed()), [1, 2].map(|node| table.doubtful.contains(&node)))
+        let doubtful = [1, 2].map(|node| table.doubtful.nodes.contains(&node));
+        (told.map(|told| told.has_changed()), doubtful, table.doubtful)
     }
 
     fn changed(events: &[u8]) -> [bool; 2] {
-        let (changed, doubtful) = told(events);
+        let (changed, doubtful, _) = told(events);
         assert_eq!(changed, doubtful);
         changed
     }
@@ -307,25 +346,37 @@ mod tests {
     #[test]
     fn others_changes_are_told_of_the_file_that_they_are_of() {
         let own = getpid().as_raw_nonzero().get();
-        assert_eq!(changed(&event(libc::FAN_MODIFY, own, b"kindone")), [false, false]);
-        assert_eq!(changed(&event(libc::FAN_MODIFY, own + 1, b"kindtwo!")), [false, true]);
-        assert_eq!(changed(&event(libc::FAN_MODIFY, 0, b"kindmore")), [false, false]);
-        let both =
-            [event(libc::FAN_MODIFY, own, b"kindone"), event(libc::FAN_MODIFY, 0, b"kindone")].concat();
+        let modify = |pid, handle: &[u8]| event(libc::FAN_MODIFY, pid, handle, None);
+        assert_eq!(changed(&modify(own, b"kindone")), [false, false]);
+        assert_eq!(changed(&modify(own + 1, b"kindtwo!")), [false, true]);
+        assert_eq!(changed(&modify(0, b"kindmore")), [false, false]);
+        let both = [modify(own, b"kindone"), modify(0, b"kindone")].concat();
         assert_eq!(changed(&both), [true, false]);
-        assert_eq!(told(&event(libc::FAN_ATTRIB, 0, b"kindtwo!")), ([false, false], [false, true]));
+        let (bytes, anything, _) = told(&event(libc::FAN_ATTRIB, 0, b"kindtwo!", None));
+        assert_eq!((bytes, anything), ([false, false], [false, true]));
     }
 
     #[test]
-    fn what_is_lost_or_not_understood_may_be_of_any_file() {
+    fn names_are_told_with_their_directory() {
         let own = getpid().as_raw_nonzero().get();
-        assert_eq!(changed(&event(libc::FAN_Q_OVERFLOW, own, b"none")), [true, true]);
-        let whole = event(libc::FAN_MODIFY, 0, b"kindmore");
-        for len in 1..whole.len() {
-            assert_eq!(changed(&whole[..len]), [true, true], "{len} bytes");
-        }
-        let mut other = whole;
-        other[METADATA] = 77;
-        assert_eq!(changed(&other), [true, true]);
+        let names = |pid| {
+            let all = [
+                event(libc::FAN_CREATE, pid, b"kindone", Some("new")),
+                event(libc::FAN_MOVED_FROM, pid, b"kindtwo!", Some("old")),
+                event(libc::FAN_ATTRIB, pid, b"kindtwo!", Some(".")),
+            ];
+            told(&all.concat()).2
+        };
+        let wanted = [(1, "new".into()), (2, "old".into())].into();
+        assert_eq!(names(0), Doubtful { nodes: [1, 2].into(), names: wanted, all_names: false });
+        assert_eq!(names(own), Doubtful::default());
+    }
+
+    #[test]
+    fn what_is_lost_may_be_of_any_file_and_name() {
+        let own = getpid().as_raw_nonzero().get();
+        let (bytes, anything, doubtful) = told(&event(libc::FAN_Q_OVERFLOW, own, b"none", None));
+        assert_eq!((bytes, anything), ([true, true], [true, true]));
+        assert!(doubtful.all_names);
     }
 }

@@ -323,7 +323,7 @@ fn a_directory_is_listed_whole_and_once_in_pieces() {
     let it = fixture(8 << 20, &[]);
     let mut wanted: Vec<String> = (0..3000).map(|number| format!("file-{number}")).collect();
     wanted.iter().for_each(|name| fs::write(it.path(name), "").unwrap());
-    let handle = it.tree.open_directory(ROOT).unwrap();
+    let handle = it.tree.open_directory(ROOT).unwrap().handle;
     let (mut names, mut at) = (Vec::new(), 0);
     loop {
         let (mut room, before) = (7, names.len());

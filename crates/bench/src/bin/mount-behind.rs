@@ -3,11 +3,12 @@
 //! A file is changed in the source, and read through the mount by a descriptor that was open before, until what is read
 //! is new. Told is how long after the change had returned the last read began that gave what was there before: nothing,
 //! if the first read was right. Every other change makes the file longer, the others change bytes of it, which the
-//! kernel of the mount has in memory. So many threads keep the processors busy meanwhile.
+//! kernel of the mount has in memory. With `--names` a name comes, goes, or becomes another file's instead, by turns,
+//! and is looked at by stat. So many threads keep the processors busy meanwhile.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,39 @@ struct Options {
     /// Threads that compute all the time
     #[arg(long, default_value_t = 0)]
     busy: usize,
+    /// Changes of names, not of bytes
+    #[arg(long)]
+    names: bool,
+}
+
+/// Looks until it is so: how long after now the last look began at which it was not.
+fn until(what: usize, mut is_so: impl FnMut() -> Result<bool>) -> Result<Duration> {
+    let (returned, mut late) = (Instant::now(), Duration::ZERO);
+    loop {
+        let begun = returned.elapsed();
+        if is_so()? {
+            return Ok(late);
+        }
+        late = begun;
+        ensure!(late.as_secs() < 10, "change {what} has not been seen after ten seconds");
+    }
+}
+
+/// How late this change of a name was seen.
+fn lateness_of_name(source: &Path, through: &Path, number: usize) -> Result<Duration> {
+    let file = |directory: &Path| fs::metadata(directory.join("name")).ok().map(|told| told.ino());
+    // What is there, or is not, is believed now.
+    file(through);
+    match number % 3 {
+        1 => fs::write(source.join("name"), "one")?,
+        2 => {
+            fs::write(source.join("other"), "another")?;
+            fs::rename(source.join("other"), source.join("name"))?;
+        }
+        _ => fs::remove_file(source.join("name"))?,
+    }
+    let now = file(source);
+    until(number, || Ok(file(through) == now))
 }
 
 /// How late this change was seen.
@@ -42,23 +76,18 @@ fn lateness(source: &File, through: &File, number: usize) -> Result<Duration> {
     let is_append = number.is_multiple_of(2);
     let at = if is_append { source.metadata()?.len() } else { (number * 4099 % (LEN - 8)) as u64 };
     source.write_all_at(&word, at)?;
-    let (returned, mut late) = (Instant::now(), Duration::ZERO);
-    loop {
-        let (begun, mut seen) = (returned.elapsed(), [0; 8]);
-        if through.read_at(&mut seen, at)? == seen.len() && seen == word {
-            return Ok(late);
-        }
-        late = begun;
-        ensure!(late.as_secs() < 10, "change {number} has not been seen after ten seconds");
-    }
+    until(number, || {
+        let mut seen = [0; 8];
+        Ok(through.read_at(&mut seen, at)? == seen.len() && seen == word)
+    })
 }
 
-fn measure(options: &Options, source: &File, through: &File) -> Result<Vec<Duration>> {
+fn measure(options: &Options, lateness: impl Fn(usize) -> Result<Duration>) -> Result<Vec<Duration>> {
     (1..=options.changes)
         .map(|number| {
             // Each time at another moment of whatever else goes on.
             std::thread::sleep(Duration::from_micros((number * 7919 % 3000) as u64));
-            lateness(source, through, number)
+            lateness(number)
         })
         .collect()
 }
@@ -85,7 +114,12 @@ fn main() -> Result<()> {
                 }
             });
         }
-        let late = measure(&options, &source, &through);
+        let late = if options.names {
+            let source = place.path().join("source");
+            measure(&options, |number| lateness_of_name(&source, &mounted.point, number))
+        } else {
+            measure(&options, |number| lateness(&source, &through, number))
+        };
         ended.store(true, Relaxed);
         late
     })?;

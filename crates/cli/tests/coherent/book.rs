@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
 
 pub const CELL: usize = 512;
 pub const WORDS: usize = CELL / 8;
@@ -268,8 +269,12 @@ struct Bodies {
     list: VecDeque<Arc<Body>>,
     /// The number of the first in the list.
     first: u64,
+    /// Those that have to be known of through the mount, that are there for sure, and that may be.
+    firm: u64,
     done: u64,
     begun: u64,
+    /// When the last one was there for sure.
+    ended: Instant,
 }
 
 /// A name, and the bodies that it had.
@@ -282,7 +287,8 @@ pub struct Name {
 
 impl Name {
     pub fn new(name: String, body: Arc<Body>) -> Self {
-        let bodies = Bodies { list: VecDeque::from([body]), first: 0, done: 0, begun: 0 };
+        let list = VecDeque::from([body]);
+        let bodies = Bodies { list, first: 0, firm: 0, done: 0, begun: 0, ended: Instant::now() };
         Self { name, bodies: Mutex::new(bodies), shape: RwLock::new(()) }
     }
 
@@ -307,9 +313,22 @@ impl Name {
         }
     }
 
-    pub fn end(&self) {
+    pub fn end(&self, behind: bool) {
         let mut bodies = self.bodies.lock().unwrap();
         bodies.done = bodies.begun;
+        if !behind {
+            bodies.firm = bodies.done;
+        }
+        bodies.ended = Instant::now();
+    }
+
+    /// The number of the body that has to be known of through the mount, where what is done behind it is so long after.
+    pub fn firm(&self, bound: Duration) -> u64 {
+        let mut bodies = self.bodies.lock().unwrap();
+        if bodies.done == bodies.begun && bodies.ended.elapsed() >= bound {
+            bodies.firm = bodies.done;
+        }
+        bodies.firm
     }
 
     /// The bodies that the name may have had between then and now; None if it was too long ago.

@@ -58,7 +58,7 @@ pub struct Client<'run> {
     kept: Vec<(File, Arc<Body>)>,
 }
 
-fn told(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> String {
+pub fn told(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> String {
     move |error| format!("{what} {}: {error}", path.display())
 }
 
@@ -204,7 +204,7 @@ impl<'run> Client<'run> {
     /// Opens a name: the file, and the bodies that it may be. None if the name may have had none for a moment.
     fn open(&self, name: &Name, directory: &Path) -> Result<Option<Opened>, String> {
         let path = directory.join(&name.name);
-        let before = name.done();
+        let before = if directory == self.run.behind { name.done() } else { name.firm(self.run.bound) };
         let file = File::open(&path);
         let bodies = name.since(before);
         match (file, bodies) {
@@ -294,7 +294,7 @@ impl<'run> Client<'run> {
         let _shape = name.shape.read().unwrap();
         let body = name.body();
         let size = body.size().done;
-        if size == 0 {
+        if size == 0 || !self.is_known(name, &self.run.through) {
             return Ok(());
         }
         let from = self.below(size);
@@ -306,6 +306,11 @@ impl<'run> Client<'run> {
         let bytes = mapping.read(from * CELL, len * CELL).map_err(lost(&file, &path, size))?;
         self.run.counted(len);
         body.judge(from, &before, &bytes).map_err(|why| format!("{} mapped: {why}", name.name))
+    }
+
+    /// Whether the name leads to its last body in this directory for sure.
+    fn is_known(&self, name: &Name, directory: &Path) -> bool {
+        directory == self.run.behind || name.firm(self.run.bound) == name.done()
     }
 
     fn changed(&self, kind: usize) {
@@ -322,6 +327,9 @@ impl<'run> Client<'run> {
 
     fn write(&mut self, name: &Name, directory: &Path) -> Outcome {
         let _shape = name.shape.read().unwrap();
+        if !self.is_known(name, directory) {
+            return Ok(());
+        }
         let body = name.body();
         let Some((range, from, len)) = self.some_range(body.size().done) else { return Ok(()) };
         let _range = body.ranges[range].lock().unwrap();
@@ -340,6 +348,9 @@ impl<'run> Client<'run> {
     /// Behind the mount, the file's time is set as well, as nobody is told of a store to a mapping.
     fn write_mapping(&mut self, name: &Name, directory: &Path, behind: bool) -> Outcome {
         let _shape = name.shape.read().unwrap();
+        if !self.is_known(name, directory) {
+            return Ok(());
+        }
         let body = name.body();
         let size = body.size().done;
         let Some((range, from, len)) = self.some_range(size) else { return Ok(()) };
@@ -363,6 +374,9 @@ impl<'run> Client<'run> {
 
     fn truncate(&mut self, name: &Name, directory: &Path) -> Outcome {
         let _shape = name.shape.write().unwrap();
+        if !self.is_known(name, directory) {
+            return Ok(());
+        }
         let body = name.body();
         let size = body.size().done;
         // Longer more often than not, so that files stay large.
@@ -381,6 +395,9 @@ impl<'run> Client<'run> {
 
     fn append(&mut self, name: &Name, directory: &Path) -> Outcome {
         let _shape = name.shape.write().unwrap();
+        if !self.is_known(name, directory) {
+            return Ok(());
+        }
         let body = name.body();
         let path = directory.join(&name.name);
         let mut file = File::options().append(true).open(&path).map_err(told("open to append", &path))?;
@@ -397,6 +414,9 @@ impl<'run> Client<'run> {
 
     fn rename_over(&mut self, name: &Name, directory: &Path) -> Outcome {
         let _shape = name.shape.write().unwrap();
+        if !self.is_known(name, directory) {
+            return Ok(());
+        }
         let len = 1 + self.below(CELLS);
         let body = Body::new(len);
         let new = directory.join(format!("new-{}", self.number));
@@ -405,19 +425,22 @@ impl<'run> Client<'run> {
         if !self.errs(Mistake::LostName) {
             fs::rename(&new, directory.join(&name.name)).map_err(told("rename", &new))?;
         }
-        name.end();
+        name.end(directory == self.run.behind);
         self.changed(4);
         Ok(())
     }
 
     fn unlink_and_create(&mut self, name: &Name, directory: &Path) -> Outcome {
         let _shape = name.shape.write().unwrap();
+        if !self.is_known(name, directory) {
+            return Ok(());
+        }
         let body = Body::new(0);
         let path = directory.join(&name.name);
         name.begin(Arc::clone(&body));
         fs::remove_file(&path).map_err(told("unlink", &path))?;
         let mut file = File::create_new(&path).map_err(told("create", &path))?;
-        name.end();
+        name.end(directory == self.run.behind);
         let (mut size, end) = (0, 1 + self.below(CELLS));
         while size < end {
             let len = (1 + self.below(200)).min(end - size);

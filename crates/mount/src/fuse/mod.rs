@@ -1,12 +1,9 @@
 //! FUSE: requests of the kernel, each one call of the tree.
 //!
-//! How long the kernel may believe what it is told: names and attributes of directories for [`BELIEF`], and attributes
-//! of a file that is watched, in the answer to a getattr, until it is told otherwise ([`crate::doubt`]) and no longer
-//! than that. Attributes that come with the name of a file whose changes could be told hold for the call that looked
-//! it up ([`IN_PASSING`]). All else as long as the user says; not at all unless he does. Then a regular file is looked
-//! at for each read that the kernel answers from its own pages, so a file that changes behind the mount is read as it
-//! is, and never with an old length.
+//! What the kernel may believe, and for how long, is in [`belief`].
 
+mod belief;
+pub(crate) mod notify;
 mod words;
 
 use crate::tree::{Change, Found, Looked, Opened, Tree};
@@ -16,7 +13,7 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
-use rustix::fs::{FileType, OFlags, SeekFrom};
+use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
@@ -25,11 +22,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use words::{attributes, caller, error};
 
-/// How long names and attributes of directories hold, and those of files whose changes are told.
-pub const BELIEF: Duration = Duration::from_secs(1);
-/// How long attributes hold that came with a name: a stat, or the read that follows an open, asks no second time. Well
-/// below what docs/mount.md gives for changes that are told.
-const IN_PASSING: Duration = Duration::from_millis(10);
 /// Most bytes of a request: each thread has room for one.
 const MOST_BYTES: u32 = 128 << 10;
 /// Requests that the kernel sends ahead of its readers.
@@ -48,23 +40,6 @@ impl Served {
     #[must_use]
     pub fn new(tree: Arc<Tree>, untold: Duration) -> Self {
         Self { tree, untold }
-    }
-
-    /// How long attributes of such a file hold.
-    fn belief(&self, kind: FileType, is_watched: bool) -> Duration {
-        let is_told = is_watched || kind == FileType::Directory;
-        if is_told { BELIEF.max(self.untold) } else { self.untold }
-    }
-
-    fn entry(&self, reply: ReplyEntry, found: Result<Found, Errno>) {
-        match found {
-            Ok(Found { node, told }) => {
-                let name = self.belief(node.kind, false);
-                let attributes_hold = if self.tree.tells(&node) { IN_PASSING.max(name) } else { name };
-                reply.entry_with_ttls(&attributes_hold, &name, &attributes(&node, &told), Generation(0));
-            }
-            Err(errno) => reply.error(error(errno)),
-        }
     }
 }
 
@@ -129,7 +104,9 @@ impl Filesystem for Served {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(reply, self.tree.lookup(parent.0, name));
+        // Before the look: else a name that comes or goes in between would not be told.
+        let is_told = self.tree.tells_names(parent.0);
+        self.named(reply, self.tree.lookup(parent.0, name), is_told);
     }
 
     fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
@@ -139,8 +116,7 @@ impl Filesystem for Served {
     fn getattr(&self, _: &Request, number: INodeNo, reads: Option<FileHandle>, reply: ReplyAttr) {
         match self.tree.look(number.0, reads.is_some()) {
             Ok(Looked { node, told, is_watched, is_put_back }) => {
-                let belief = self.belief(node.kind, is_watched);
-                let belief = if is_put_back { Duration::ZERO } else { belief };
+                let belief = if is_put_back { Duration::ZERO } else { self.belief(&node, &told, is_watched) };
                 reply.attr(&belief, &attributes(&node, &told));
             }
             Err(errno) => reply.error(error(errno)),
@@ -169,7 +145,7 @@ impl Filesystem for Served {
         let change = Change { size, uid, gid, mode, accessed, modified };
         match self.tree.change(number.0, &change, handle.map(|handle| handle.0)) {
             // The kernel believes it whatever it was told meanwhile.
-            Ok((node, told)) => reply.attr(&self.belief(node.kind, false), &attributes(&node, &told)),
+            Ok((node, told)) => reply.attr(&self.untold(node.kind), &attributes(&node, &told)),
             Err(errno) => reply.error(error(errno)),
         }
     }
@@ -192,7 +168,7 @@ impl Filesystem for Served {
         reply: ReplyEntry,
     ) {
         let made = crate::tree::Made { mode, dev: words::device_number(dev), mask };
-        self.entry(reply, self.tree.make_node(parent.0, name, made, caller(request)));
+        self.made(reply, self.tree.make_node(parent.0, name, made, caller(request)));
     }
 
     fn mkdir(
@@ -204,7 +180,7 @@ impl Filesystem for Served {
         mask: u32,
         reply: ReplyEntry,
     ) {
-        self.entry(reply, self.tree.make_directory(parent.0, name, mode, mask, caller(request)));
+        self.made(reply, self.tree.make_directory(parent.0, name, mode, mask, caller(request)));
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -216,7 +192,7 @@ impl Filesystem for Served {
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        self.entry(reply, self.tree.make_link(parent.0, name, target, caller(request)));
+        self.made(reply, self.tree.make_link(parent.0, name, target, caller(request)));
     }
 
     fn rename(
@@ -234,7 +210,7 @@ impl Filesystem for Served {
     }
 
     fn link(&self, _: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(reply, self.tree.link(number.0, parent.0, name));
+        self.made(reply, self.tree.link(number.0, parent.0, name));
     }
 
     fn open(&self, _: &Request, number: INodeNo, open: OpenFlags, reply: ReplyOpen) {
@@ -313,7 +289,12 @@ impl Filesystem for Served {
 
     fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.tree.open_directory(number.0) {
-            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Ok(opened) => {
+                let mut flags = FopenFlags::empty();
+                flags.set(FopenFlags::FOPEN_CACHE_DIR, opened.may_keep);
+                flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.is_held);
+                reply.opened(FileHandle(opened.handle), flags);
+            }
             Err(errno) => reply.error(error(errno)),
         }
     }
@@ -399,7 +380,7 @@ impl Filesystem for Served {
     ) {
         let begin = |source: BorrowedFd| reply.open_backing(source);
         match self.tree.create(parent.0, name, flags(open), (mode, mask), caller(request), begin) {
-            Ok((Found { node, told }, opened)) => {
+            Ok((Found { node, told, .. }, opened)) => {
                 let (told, handle) = (attributes(&node, &told), FileHandle(opened.handle));
                 // One time is for the name and the attributes, so it is a regular file's.
                 let (hold, first, flags) = (&self.untold, Generation(0), held(&opened));

@@ -62,7 +62,7 @@ impl Tree {
     pub fn look(&self, number: u64, reads: bool) -> Result<Looked, Errno> {
         let node = self.node(number)?;
         // Before the look: else a change in between would not be told.
-        let is_watched = node.is_watched();
+        let is_watched = node.watched().is_some();
         let mut told = node.at().and_then(look)?;
         let is_put_back = self.show(&node, &mut told, reads);
         Ok(Looked { node, told, is_watched, is_put_back })

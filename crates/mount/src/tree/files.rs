@@ -12,15 +12,15 @@ use crate::stamp::Stamp;
 use crate::sys;
 use fuser::BackingId;
 use rustix::fs::{
-    CWD, FallocateFlags, Mode, OFlags, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, openat, seek,
+    FallocateFlags, Mode, OFlags, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, openat, seek,
 };
 use rustix::io::{Errno, dup, pwrite};
 use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError};
 
 /// Flags that open the source's file as the caller's is open. The rest is the kernel's business, or done by then.
 const CARRIED: OFlags = OFlags::ACCMODE
@@ -116,8 +116,7 @@ impl Tree {
         let made = flags & (CARRIED | OFlags::EXCL) | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(mode & 0o7777);
         let source = caller.make(mask, || openat(&directory, name, made, mode))?;
-        let found =
-            self.enter(openat(CWD, sys::way(&source), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)?;
+        let found = self.enter(sys::open_anew(&source, OFlags::PATH)?)?;
         let opened = self.opened(Arc::clone(&found.node), source, flags, begin)?;
         Ok((found, opened))
     }
@@ -134,7 +133,7 @@ impl Tree {
         let may_pass = passing && self.tells(&node);
         let (backing, passed) = self.pass(&node, may_pass, || begin(source.as_fd()))?;
         if backing.is_none() {
-            self.watch(&node);
+            self.watch(&node, true);
         }
         // Of a file that is passed the kernel of the mount has no pages, and is not to be told of any (EIO).
         let is_held = backing.is_none() && self.is_held(&node, Stamp::now(&source)?);
@@ -143,17 +142,6 @@ impl Tree {
         let handle =
             self.open.add(Open { node, source, writable, appends, passing, written, _passed: passed });
         Ok(Opened { handle, is_held, is_writable: writable, backing })
-    }
-
-    /// Watches a regular file from its first open on, where that is to be had.
-    fn watch(&self, node: &Node) {
-        let Some(used) = self.used(node) else { return };
-        used.watched.get_or_init(|| {
-            let at = node.at().ok()?;
-            let watched = self.cache.watch()?.begin(node.number, &at, &at.way())?;
-            self.cache.watched(&used.file, watched.told());
-            Some(watched)
-        });
     }
 
     /// What the kernel calls the file, if it is to read and write it itself; `begin` has it know the file. And what
@@ -195,17 +183,6 @@ impl Tree {
         let file = &self.used(&open.node).ok_or(Errno::ISDIR)?.file;
         let request = Request { file, source: open.source.as_fd(), offset, len, passing: open.passing };
         self.cache.read(&request, answer)
-    }
-
-    /// Whether the kernel's pages are of this version. If not, it is about to drop them, and has pages of this one
-    /// only.
-    fn is_held(&self, node: &Node, stamp: Stamp) -> bool {
-        let Some(used) = self.used(node) else { return false };
-        let mut held = used.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Some(stamp).filter(|stamp| self.cache.is_settled(stamp));
-        let is_held = now.is_some() && *held == now;
-        *held = now;
-        is_held
     }
 
     /// Changes the bytes of a file by `change`: those of `touched`, or any if that is not known.

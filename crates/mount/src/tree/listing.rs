@@ -1,9 +1,13 @@
 //! Directories as a whole: their entries, in the order and with the positions of the source.
 //!
 //! The kernel asks for entries from a position on, a few at a time. What was read of the source and did not fit into an
-//! answer waits for the next question, if that goes on where the last one ended.
+//! answer waits for the next question, if that goes on where the last one ended and the directory is as it was.
+//!
+//! Of a directory whose names are told, and whose version has settled, the kernel may keep what it is given. Whoever
+//! opens it next learns whether it is of that version still.
 
 use super::Tree;
+use crate::stamp::Stamp;
 use rustix::fs::{AtFlags, FileType, OFlags, RawDir, SeekFrom, StatxFlags, fsync, seek, statx};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -29,10 +33,23 @@ pub struct Listed {
     pub name: OsString,
 }
 
+/// An open directory, as the kernel is told of it.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenedDirectory {
+    /// What the kernel calls it.
+    pub handle: u64,
+    /// The kernel may keep what it is given.
+    pub may_keep: bool,
+    /// What the kernel has kept is of the version that the directory has now.
+    pub is_held: bool,
+}
+
 #[derive(Debug, Default)]
 struct Waiting {
     /// The position of the first of them.
     at: u64,
+    /// The directory's version before they were read.
+    of: Option<Stamp>,
     entries: VecDeque<Listed>,
 }
 
@@ -47,10 +64,11 @@ impl Listing {
     /// Gives entries to `each` from a position on, until it takes no more or there are none.
     fn read(&self, from: u64, mut each: impl FnMut(&Listed) -> bool) -> Result<(), Errno> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Stamp::now(&self.directory).ok();
         // From the start the directory is read as it is now.
-        if from == 0 || waiting.at != from {
+        if from == 0 || waiting.at != from || waiting.of != now {
             seek(&self.directory, SeekFrom::Start(from))?;
-            *waiting = Waiting { at: from, entries: VecDeque::new() };
+            *waiting = Waiting { at: from, of: now, entries: VecDeque::new() };
         }
         loop {
             while let Some(entry) = waiting.entries.front() {
@@ -103,9 +121,15 @@ impl Tree {
     ///
     /// # Errors
     /// What the source answers.
-    pub fn open_directory(&self, number: u64) -> Result<u64, Errno> {
-        let directory = Self::open_node(&*self.node(number)?, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        Ok(self.listings.add(Listing { directory, waiting: Mutex::default() }))
+    pub fn open_directory(&self, number: u64) -> Result<OpenedDirectory, Errno> {
+        let node = self.node(number)?;
+        let is_told = self.tells_names(number);
+        let directory = Self::open_node(&node, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let now = Stamp::now(&directory)?;
+        let may_keep = is_told && self.cache.is_settled(&now);
+        let is_held = is_told && self.is_held(&node, now);
+        let handle = self.listings.add(Listing { directory, waiting: Mutex::default() });
+        Ok(OpenedDirectory { handle, may_keep, is_held })
     }
 
     /// Gives entries to `each` from a position on, until it takes no more or there are none.

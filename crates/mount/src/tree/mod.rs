@@ -2,9 +2,11 @@
 //!
 //! Each request names nodes by number and is answered from the source by one or two system calls on descriptors, never
 //! by a path, so nothing that moves meanwhile is mistaken. [`names`] are requests on directories' entries,
-//! [`attributes`] on what files are, [`files`] on their bytes, [`listing`] on directories as a whole.
+//! [`attributes`] on what files are, [`files`] on their bytes, [`listing`] on directories as a whole. [`belief`] is
+//! what may be believed of the answers.
 
 mod attributes;
+mod belief;
 mod files;
 mod listing;
 mod names;
@@ -12,25 +14,27 @@ mod names;
 pub use crate::callers::Caller;
 pub use attributes::{Change, Looked, When};
 pub use files::Opened;
-pub use listing::Listed;
+pub use listing::{Listed, OpenedDirectory};
 pub use names::Made;
 
+use crate::believed::Believed;
 use crate::cache::Cache;
 use crate::handles::Handles;
 use crate::nodes::{Node, Nodes, Used};
 use crate::stamp::{Identity, look};
-use crate::watch::is_told;
+use crate::sys::open_anew;
+use crate::watch::{Watch, is_told};
 use files::Open;
 use glob::{MatchOptions, Pattern};
 use listing::Listing;
-use rustix::fs::{CWD, FileType, Mode, OFlags, Statx, openat};
+use rustix::fs::{FileType, OFlags, Statx};
 use rustix::io::Errno;
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 /// What a node stands for and everything that is told of it.
 #[derive(Debug)]
@@ -39,6 +43,8 @@ pub struct Found {
     pub node: Arc<Node>,
     /// What was told.
     pub told: Statx,
+    /// Whoever changes it later is told of.
+    pub is_watched: bool,
 }
 
 /// Files that are not worth keeping, by their names.
@@ -86,6 +92,9 @@ pub struct Tree {
     excluded: Excluded,
     /// Changes of files on the source's file system are told, of those that are watched.
     tells: bool,
+    /// What tells of names that come and go, once somebody listens.
+    names: OnceLock<Option<Arc<Watch>>>,
+    believed: Believed,
     /// The kernel can read files itself.
     passes: AtomicBool,
 }
@@ -100,7 +109,9 @@ impl Tree {
         let tells = cache.watch().is_some() && is_told(&source);
         let nodes = Nodes::new(source, identity);
         let (open, listings) = (Handles::default(), Handles::default());
-        Ok(Self { nodes, open, listings, cache, excluded, tells, passes: AtomicBool::new(false) })
+        let (names, believed) = (OnceLock::new(), Self::notes(cache.most_files()));
+        let passes = AtomicBool::new(false);
+        Ok(Self { nodes, open, listings, cache, excluded, tells, names, believed, passes })
     }
 
     /// Whether there may be files that are not to be kept.
@@ -133,29 +144,38 @@ impl Tree {
 
     /// The node of a descriptor that opens nothing.
     fn enter(&self, path: OwnedFd) -> Result<Found, Errno> {
-        let mut told = look(&path)?;
+        let told = look(&path)?;
         let kind = FileType::from_raw_mode(told.stx_mode.into());
-        let node = self.nodes.enter(path, Identity::of(&told), kind);
-        self.show(&node, &mut told, false);
-        Ok(Found { node, told })
+        self.found(self.nodes.enter(path, Identity::of(&told), kind))
     }
 
-    /// Whether changes of a regular file by others are told, if somebody opens it, or has it open.
-    #[must_use]
-    pub fn tells(&self, node: &Node) -> bool {
-        let is_refused = node.used.get().is_some_and(|used| matches!(used.watched.get(), Some(None)));
-        self.tells && node.kind == FileType::RegularFile && self.nodes.is_own(node) && !is_refused
+    /// A node that the kernel is told of once more.
+    fn found(&self, node: Arc<Node>) -> Result<Found, Errno> {
+        match self.look_at(&node) {
+            Ok((told, is_watched)) => Ok(Found { node, told, is_watched }),
+            Err(errno) => {
+                self.forget(node.number, 1);
+                Err(errno)
+            }
+        }
     }
 
     /// Opens what the node stands for.
     fn open_node(node: &Node, flags: OFlags) -> Result<OwnedFd, Errno> {
-        openat(CWD, node.at()?.way(), flags | OFlags::CLOEXEC, Mode::empty())
+        open_anew(node.at()?, flags)
     }
 
     /// What is known of a regular file that is used now; None of others.
     fn used<'a>(&self, node: &'a Node) -> Option<&'a Used> {
         let is_file = node.kind == FileType::RegularFile;
-        is_file.then(|| &**node.used.get_or_init(|| Used::new(self.cache.file(node.identity))))
+        let begin = || {
+            let file = self.cache.file(node.identity);
+            if let Some(watched) = node.watched() {
+                self.cache.watched(&file, watched.told());
+            }
+            Used::new(file)
+        };
+        is_file.then(|| &**node.used.get_or_init(begin))
     }
 }
 

@@ -31,10 +31,9 @@ impl Tree {
         let parent = self.node(parent)?;
         let parent = parent.at()?;
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let mut told = statx(&parent, name, AtFlags::SYMLINK_NOFOLLOW, wanted)?;
+        let told = statx(&parent, name, AtFlags::SYMLINK_NOFOLLOW, wanted)?;
         if let Some(node) = self.nodes.find(Identity::of(&told)) {
-            self.show(&node, &mut told, false);
-            return Ok(Found { node, told });
+            return self.found(node);
         }
         // It may be another one by now.
         self.enter(openat(&parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
