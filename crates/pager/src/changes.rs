@@ -188,11 +188,13 @@ impl Engine {
     }
 
     /// Leaves a place outside of the managed range to the kernel: something was moved there, and has grown as it was.
-    /// What follows goes with it, as far as nothing else lies between, up to the managed range.
+    /// What follows goes with it, as far as nothing else lies between, up to the managed range and the pager's own
+    /// memory.
     pub(crate) fn let_go(&self, place: usize) {
         const MOST: usize = 1 << 30;
-        let range = self.pages.range();
-        let mut len = if place < range.start { MOST.min(range.start - place) } else { MOST };
+        let ours = [self.pages.range().start, self.staging.addr(0)];
+        let next = ours.into_iter().filter(|start| place < *start).min();
+        let mut len = next.map_or(MOST, |next| MOST.min(next - place));
         while len >= PAGE && self.uffd.unregister(place, len).is_err() {
             len = len / 2 / PAGE * PAGE;
         }
