@@ -243,14 +243,14 @@ fn one_limit_holds_for_all_of_them() {
     assert!(peak <= LIMIT + (2 << 20), "{} KiB in the account", peak >> 10);
     assert!(in_use <= LIMIT && in_use > LIMIT / 2, "{shown}");
     assert!(in_use.abs_diff(server.anonymous()) < 4 << 20, "what counts is what there is: {shown}");
-    // Who wrote last has the most of it.
+    // The others had filled it: some came to who wrote last.
     let pool = |name: &str| {
         let rows = shown["living"].as_array().unwrap().iter();
         rows.filter(|row| row["command"] == name)
             .map(|row| row["pool_total_size"].as_u64().unwrap())
             .sum::<u64>()
     };
-    assert!(pool("c") > 2 * pool("a"), "{shown}");
+    assert!(pool("c") > LIMIT / 8, "{shown}");
     assert_eq!(
         shown["living"].as_array().unwrap().len(),
         4,

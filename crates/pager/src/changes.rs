@@ -203,7 +203,7 @@ impl Engine {
 
     /// The least range with all pages of this one that the kernel has. What the program has only freed past the pager
     /// (MADV_FREE is told as MADV_DONTNEED is) stays, though it is None, until the kernel wants it back.
-    pub(crate) fn really_there(&self, pages: &Range<usize>) -> Range<usize> {
+    pub(crate) fn still_there(&self, pages: &Range<usize>) -> Range<usize> {
         let mut all = pages.end..pages.start;
         for start in pages.clone().step_by(STRETCH_PAGES) {
             let count = STRETCH_PAGES.min(pages.end - start);

@@ -428,7 +428,7 @@ impl Pager {
                 engine.forget(&group, page);
             }
             if changed {
-                there = engine.really_there(&part);
+                there = engine.still_there(&part);
             }
             if !there.is_empty() {
                 let addr = engine.pages.addr(there.start);
