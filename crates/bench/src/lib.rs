@@ -21,5 +21,6 @@ pub mod redis;
 pub mod suite;
 pub mod throttle;
 pub mod touch;
+pub mod zram;
 
 pub use ramfold_survey::random;

@@ -13,6 +13,8 @@ mod clients;
 mod mounted;
 #[path = "coherent/names.rs"]
 mod names;
+#[path = "coherent/random.rs"]
+mod random;
 
 use book::{CELL, CELLS};
 use clients::{Mistake, Run};

@@ -56,6 +56,7 @@ pub(crate) fn detach(
             None => most *= 2,
             // More than one mapping: each by itself.
             Some(Errno::INVAL) if count > 1 => most = count / 2,
+            // What the program is dropping is let alone: the reader, which may be this thread, would have to bring it.
             Some(Errno::BUSY)
                 if !unshared
                     && present(engine, addr, 1) != 0

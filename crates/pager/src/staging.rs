@@ -45,6 +45,7 @@ pub(crate) struct Staging {
     holds: [AtomicUsize; STAGING_BLOCKS],
     /// Frames of pages that are in the store already.
     stored: AtomicU64,
+    /// Of the reader, by an evictor.
     asked: Mutex<Option<Asked>>,
 }
 

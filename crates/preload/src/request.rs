@@ -149,18 +149,9 @@ impl Request {
         if pager::range().contains(&addr) {
             return with_pager(move |pager| map_fixed(pager, there, len)).ok();
         }
-        if self.is_coloured() {
+        if let Some(what) = self.only_there() {
             let given = there.exactly(len)?;
-            ending::tell_once(
-                "the heap of Java's ZGC is shared memory, which is not held under the limit (-XX:+UseG1GC is)",
-            );
-            return Some(given);
-        }
-        if self.is_insisted_on() {
-            let given = there.exactly(len)?;
-            ending::tell_once(
-                "Go's race detector has room for the heap in one place only, and what lies there is not held under the limit",
-            );
+            ending::tell_once(what);
             return Some(given);
         }
         let wanted = addr != 0 && len <= LITTLE && self.prot != libc::PROT_NONE;
@@ -170,6 +161,18 @@ impl Request {
         let given = there.exactly(len)?;
         GIVEN.fetch_add(len, Ordering::Relaxed);
         Some(given)
+    }
+
+    /// Whether it is of no use elsewhere: what the program is told then.
+    fn only_there(self) -> Option<&'static str> {
+        const ZGC: &str =
+            "the heap of Java's ZGC is shared memory, which is not held under the limit (-XX:+UseG1GC is)";
+        const GO: &str = "Go's race detector has room for the heap in one place only, and what lies there is not held \
+                          under the limit";
+        if self.is_coloured() {
+            return Some(ZGC);
+        }
+        self.is_insisted_on().then_some(GO)
     }
 
     /// The kernel's mapping with MAP_FIXED_NOREPLACE, if it comes where it is asked for.

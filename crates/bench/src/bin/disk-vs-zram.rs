@@ -8,8 +8,9 @@
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use ramfold_bench::nbd_client::{Client, Kind, Load};
+use ramfold_bench::zram::{MemoryStat, Zram};
 use serde_json::Value;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -91,35 +92,6 @@ fn image(options: &Options, place: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A zram device that is removed when the value is dropped.
-struct Zram(u32);
-
-impl Zram {
-    fn add(compressor: &str, bytes: u64) -> Result<Self> {
-        let number =
-            fs::read_to_string("/sys/class/zram-control/hot_add").context("no zram here, or not root")?;
-        let device = Self(number.trim().parse()?);
-        fs::write(device.attribute("comp_algorithm"), compressor)
-            .with_context(|| format!("this zram has no {compressor}"))?;
-        fs::write(device.attribute("disksize"), bytes.to_string())?;
-        Ok(device)
-    }
-
-    fn attribute(&self, name: &str) -> String {
-        format!("/sys/block/zram{}/{name}", self.0)
-    }
-}
-
-impl Drop for Zram {
-    fn drop(&mut self) {
-        let gone = fs::write(self.attribute("reset"), "1")
-            .and_then(|()| fs::write("/sys/class/zram-control/hot_remove", self.0.to_string()));
-        if let Err(error) = gone {
-            eprintln!("zram{} is still there: {error}", self.0);
-        }
-    }
-}
-
 /// Bytes of tables that the kernel's zram has now, of all devices.
 fn tables() -> Result<u64> {
     let areas = fs::read_to_string("/proc/vmallocinfo")?;
@@ -131,15 +103,13 @@ fn in_zram(image: &Path, bytes: u64, compressor: &str) -> Result<Outcome> {
     let before = tables()?;
     let device = Zram::add(compressor, bytes)?;
     let table = tables()? - before;
-    let path = format!("/dev/zram{}", device.0);
-    let mut disk = OpenOptions::new().write(true).open(&path).context(path)?;
+    let mut disk = device.open()?;
     std::io::copy(&mut File::open(image)?, &mut disk)?;
     disk.sync_all()?;
     drop(disk);
-    let stat = fs::read_to_string(device.attribute("mm_stat"))?;
-    let numbers: Vec<u64> = stat.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-    ensure!(numbers.len() > 5 && numbers[0] == bytes, "not all was written: {stat}");
-    Ok(Outcome { original: numbers[0], compressed: numbers[1], used: numbers[2], table, anonymous: None })
+    let MemoryStat { original, compressed, used } = device.memory()?;
+    ensure!(original == bytes, "not all was written: {original} of {bytes} bytes");
+    Ok(Outcome { original, compressed, used, table, anonymous: None })
 }
 
 /// A server that is ended when the value is dropped.

@@ -9,11 +9,12 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use ramfold::{Config, Key, PAGE_SIZE, Page, PoolKind, Store};
 use ramfold_bench::pages::Pages;
+use ramfold_bench::zram::{MemoryStat, Zram};
 use ramfold_survey::kernel_pool;
 use ramfold_survey::look::look;
 use ramfold_survey::measure::Sizes;
 use ramfold_survey::population::{Population, Target};
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 
@@ -59,41 +60,6 @@ fn print(name: &str, outcome: &Outcome) {
     println!("{name:<10} {original:>12} {compressed:>12} {used:>12} {ratio:>8.3} {overhead:>10.4}");
 }
 
-/// A zram device that is removed when the value is dropped.
-struct Zram(u32);
-
-impl Zram {
-    fn add(compressor: &str, bytes: u64) -> Result<Self> {
-        let number =
-            fs::read_to_string("/sys/class/zram-control/hot_add").context("no zram here, or not root")?;
-        let device = Self(number.trim().parse()?);
-        fs::write(device.attribute("comp_algorithm"), compressor)
-            .with_context(|| format!("this zram has no {compressor}"))?;
-        fs::write(device.attribute("disksize"), bytes.to_string())?;
-        Ok(device)
-    }
-
-    fn attribute(&self, name: &str) -> String {
-        format!("/sys/block/zram{}/{name}", self.0)
-    }
-
-    /// The device's file; without devtmpfs it has to be made.
-    fn open(&self) -> Result<File> {
-        let path = format!("/dev/zram{}", self.0);
-        OpenOptions::new().write(true).open(&path).with_context(|| path)
-    }
-}
-
-impl Drop for Zram {
-    fn drop(&mut self) {
-        let gone = fs::write(self.attribute("reset"), "1")
-            .and_then(|()| fs::write("/sys/class/zram-control/hot_remove", self.0.to_string()));
-        if let Err(error) = gone {
-            eprintln!("zram{} is still there: {error}", self.0);
-        }
-    }
-}
-
 fn in_zram(pages: &Pages, count: u64, compressor: &str) -> Result<Outcome> {
     let device = Zram::add(compressor, count * PAGE_SIZE as u64)?;
     let mut disk = device.open()?;
@@ -105,10 +71,7 @@ fn in_zram(pages: &Pages, count: u64, compressor: &str) -> Result<Outcome> {
     ensure!(disk.stream_position()? == count * PAGE_SIZE as u64, "not all was written");
     disk.sync_all()?;
     drop(disk);
-    let stat = fs::read_to_string(device.attribute("mm_stat"))?;
-    let mut fields = stat.split_whitespace().map(str::parse::<u64>);
-    let mut next = || fields.next().context("mm_stat is too short")?.context("mm_stat is odd");
-    let (_, compressed, used) = (next()?, next()?, next()?);
+    let MemoryStat { compressed, used, .. } = device.memory()?;
     Ok(Outcome { original: count * PAGE_SIZE as u64, compressed, used })
 }
 

@@ -9,6 +9,7 @@
 //! Where changes may be seen later, a version is firm once every read has to know of it: when it is done, or so long
 //! after. Whoever reads there may see any version from the last that was firm.
 
+use super::random::Random;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, RwLock};
@@ -39,17 +40,15 @@ pub fn state(version: u64, kind: u64) -> u64 {
 /// What a cell holds in one of its versions: of some a part can be compressed, others not at all.
 pub fn words(body: u32, index: usize, version: u64) -> [u64; WORDS] {
     let place = u64::from(body) << 32 | index as u64;
-    let mut random = (place ^ version << 17).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut random = Random::new((place ^ version << 17).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let few = !index.is_multiple_of(5);
     let header = [MAGIC, place, version];
     std::array::from_fn(|at| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
+        let word = random.word();
         match at {
             0..3 => header[at],
             _ if few && at % 4 != 0 => version,
-            _ => random,
+            _ => word,
         }
     })
 }

@@ -1,5 +1,6 @@
 //! What the threads do: read, and change through the mount and behind it, and hold what they see against the book.
 
+use super::random::Random;
 use crate::book::{ABSENT, Body, CELL, CELLS, Change, DATA, Name, RANGE, Size, ZERO};
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -53,7 +54,7 @@ type Opened = (File, Vec<Arc<Body>>);
 /// One thread.
 pub struct Client<'run> {
     run: &'run Run,
-    random: u64,
+    random: Random,
     number: u64,
     kept: Vec<(File, Arc<Body>)>,
 }
@@ -99,7 +100,7 @@ impl Run {
         std::thread::scope(|scope| {
             for number in 1..=16_u64 {
                 scope.spawn(move || {
-                    let random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                    let random = Random::new(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
                     let mut client = Client { run: self, random, number, kept: vec![] };
                     while started.elapsed() < length && !self.ended.load(Relaxed) {
                         if let Err(why) = client.turn() {
@@ -168,25 +169,18 @@ impl Run {
 }
 
 impl<'run> Client<'run> {
-    fn below(&mut self, bound: usize) -> usize {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        usize::try_from(self.random >> 33).unwrap() % bound
-    }
-
     fn errs(&mut self, mistake: Mistake) -> bool {
-        self.run.mistake == Some(mistake) && self.below(20) == 0
+        self.run.mistake == Some(mistake) && self.random.below(20) == 0
     }
 
     fn turn(&mut self) -> Outcome {
         let run = self.run;
         // Some files are read and changed more than others.
-        let at = self.below(run.names.len()).min(self.below(run.names.len()));
+        let at = self.random.below(run.names.len()).min(self.random.below(run.names.len()));
         let name = &run.names[at];
-        let behind = self.below(2) == 0;
+        let behind = self.random.below(2) == 0;
         let directory = if behind { &run.behind } else { &run.through };
-        match self.below(100) {
+        match self.random.below(100) {
             0..25 => self.read_new(name, &run.through),
             25..30 => self.read_new(name, &run.behind),
             30..50 => self.read_kept(),
@@ -217,8 +211,8 @@ impl<'run> Client<'run> {
 
     /// Reads some cells of a file that is one of these bodies.
     fn read_at(&mut self, file: &File, bodies: &[Arc<Body>], directory: &Path, how: &str) -> Outcome {
-        let from = self.below(CELLS);
-        let len = (1 + self.below(64)).min(CELLS - from);
+        let from = self.random.below(CELLS);
+        let len = (1 + self.random.below(64)).min(CELLS - from);
         let early = match self.errs(Mistake::Stale) {
             false => None,
             true => {
@@ -261,7 +255,7 @@ impl<'run> Client<'run> {
         if let ([body], true) = (&bodies[..], directory == self.run.through) {
             self.kept.push((file, Arc::clone(body)));
             if self.kept.len() > KEPT {
-                let out = self.below(self.kept.len());
+                let out = self.random.below(self.kept.len());
                 self.kept.swap_remove(out);
             }
         }
@@ -270,7 +264,7 @@ impl<'run> Client<'run> {
 
     fn read_kept(&mut self) -> Outcome {
         let Some(last) = self.kept.len().checked_sub(1) else { return Ok(()) };
-        let at = self.below(last + 1);
+        let at = self.random.below(last + 1);
         let (file, body) = self.kept.swap_remove(at);
         self.read_at(&file, std::slice::from_ref(&body), &self.run.through, "a file that was open")?;
         self.kept.push((file, body));
@@ -297,8 +291,8 @@ impl<'run> Client<'run> {
         if size == 0 || !self.is_known(name, &self.run.through) {
             return Ok(());
         }
-        let from = self.below(size);
-        let len = (1 + self.below(64)).min(size - from);
+        let from = self.random.below(size);
+        let len = (1 + self.random.below(64)).min(size - from);
         let (_, before) = self.run.known(&self.run.through, &body, from, len);
         let path = self.run.through.join(&name.name);
         let file = File::open(&path).map_err(told("open", &path))?;
@@ -319,10 +313,10 @@ impl<'run> Client<'run> {
 
     /// Cells of one range that the file has: its number, the first cell, how many.
     fn some_range(&mut self, size: usize) -> Option<(usize, usize, usize)> {
-        let from = self.below(size.max(1));
+        let from = self.random.below(size.max(1));
         let end = size.min((from / RANGE + 1) * RANGE);
         let most = end.checked_sub(from).filter(|most| *most > 0)?;
-        Some((from / RANGE, from, 1 + self.below(most)))
+        Some((from / RANGE, from, 1 + self.random.below(most)))
     }
 
     fn write(&mut self, name: &Name, directory: &Path) -> Outcome {
@@ -380,7 +374,11 @@ impl<'run> Client<'run> {
         let body = name.body();
         let size = body.size().done;
         // Longer more often than not, so that files stay large.
-        let len = if self.below(3) == 0 { self.below(CELLS) } else { size + self.below(CELLS + 1 - size) };
+        let len = if self.random.below(3) == 0 {
+            self.random.below(CELLS)
+        } else {
+            size + self.random.below(CELLS + 1 - size)
+        };
         let path = directory.join(&name.name);
         let file = File::options().write(true).open(&path).map_err(told("open to truncate", &path))?;
         let (cells, kind) = if len < size { (len..size, ABSENT) } else { (size..len, ZERO) };
@@ -403,7 +401,7 @@ impl<'run> Client<'run> {
         let mut file = File::options().append(true).open(&path).map_err(told("open to append", &path))?;
         for _ in 0..2 {
             let size = body.size().done;
-            let len = (1 + self.below(32)).min(CELLS - size);
+            let len = (1 + self.random.below(32)).min(CELLS - size);
             let (change, versions) = body.begin(size..size + len, DATA, Some(size + len));
             file.write_all(&body.bytes(size, &versions)).map_err(told("append", &path))?;
             self.run.end(&body, change, directory == self.run.behind);
@@ -417,7 +415,7 @@ impl<'run> Client<'run> {
         if !self.is_known(name, directory) {
             return Ok(());
         }
-        let len = 1 + self.below(CELLS);
+        let len = 1 + self.random.below(CELLS);
         let body = Body::new(len);
         let new = directory.join(format!("new-{}", self.number));
         fs::write(&new, body.bytes(0, &vec![1; len])).map_err(told("write", &new))?;
@@ -441,9 +439,9 @@ impl<'run> Client<'run> {
         fs::remove_file(&path).map_err(told("unlink", &path))?;
         let mut file = File::create_new(&path).map_err(told("create", &path))?;
         name.end(directory == self.run.behind);
-        let (mut size, end) = (0, 1 + self.below(CELLS));
+        let (mut size, end) = (0, 1 + self.random.below(CELLS));
         while size < end {
-            let len = (1 + self.below(200)).min(end - size);
+            let len = (1 + self.random.below(200)).min(end - size);
             let (change, versions) = body.begin(size..size + len, DATA, Some(size + len));
             file.write_all(&body.bytes(size, &versions)).map_err(told("write", &path))?;
             self.run.end(&body, change, directory == self.run.behind);

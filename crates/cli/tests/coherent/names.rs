@@ -8,6 +8,7 @@
 //! it is told how often.
 
 use super::clients::told;
+use super::random::Random;
 use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -142,7 +143,7 @@ pub struct Run {
 
 struct Client<'run> {
     run: &'run Run,
-    random: u64,
+    random: Random,
     number: u64,
 }
 
@@ -191,7 +192,7 @@ impl Run {
         std::thread::scope(|scope| {
             for number in 1..=16_u64 {
                 scope.spawn(move || {
-                    let random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                    let random = Random::new(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
                     let mut client = Client { run: self, random, number };
                     while self.begun.elapsed() < length && !self.ended.load(Relaxed) {
                         if let Err(why) = client.turn() {
@@ -269,15 +270,8 @@ fn see(path: &Path) -> io::Result<Option<Thing>> {
 }
 
 impl Client<'_> {
-    fn below(&mut self, bound: usize) -> usize {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        usize::try_from(self.random >> 33).unwrap() % bound
-    }
-
     fn errs(&mut self, mistake: Mistake) -> bool {
-        self.run.mistake == Some(mistake) && self.below(5) == 0
+        self.run.mistake == Some(mistake) && self.random.below(5) == 0
     }
 
     /// So late that what was seen before must not be seen any more, if it has changed.
@@ -286,8 +280,8 @@ impl Client<'_> {
     }
 
     fn turn(&mut self) -> Outcome {
-        let at = self.below(self.run.names.len());
-        match self.below(100) {
+        let at = self.random.below(self.run.names.len());
+        match self.random.below(100) {
             0..50 => self.insist(at, Self::look),
             50..65 => self.insist(at, Self::look_at_length),
             65..75 => self.insist(at / NAMES, Self::list),
@@ -388,7 +382,7 @@ impl Client<'_> {
 
     /// Where a change of these names is made. Through the mount only what is known there.
     fn side(&mut self, names: &[&Name]) -> (&PathBuf, bool) {
-        let behind = self.below(3) > 0 || !names.iter().all(|name| name.is_firm(self.run.bound));
+        let behind = self.random.below(3) > 0 || !names.iter().all(|name| name.is_firm(self.run.bound));
         (if behind { &self.run.behind } else { &self.run.through }, behind)
     }
 
@@ -417,8 +411,8 @@ impl Client<'_> {
             return Ok(());
         }
         let number = self.run.next.fetch_add(1, Relaxed);
-        let thing = if self.below(3) == 0 { Thing::Directory(number) } else { Thing::File(number) };
-        let at_once = self.below(2) == 0;
+        let thing = if self.random.below(3) == 0 { Thing::Directory(number) } else { Thing::File(number) };
+        let at_once = self.random.below(2) == 0;
         let beside = format!("beside-{}", self.number);
         let (directory, behind) = self.side(&[name]);
         let (path, beside) = (directory.join(&name.path), directory.join(beside));
@@ -457,7 +451,7 @@ impl Client<'_> {
     }
 
     fn rename(&mut self, at: usize) -> Outcome {
-        let other = self.below(self.run.names.len());
+        let other = self.random.below(self.run.names.len());
         if other == at || self.run.is_quiet(other / NAMES) {
             return Ok(());
         }
