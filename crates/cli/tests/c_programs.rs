@@ -39,6 +39,7 @@ properties!(
     filter,
     fork_chain,
     fork_content,
+    futexes,
     guests,
     heap,
     heirs,
@@ -52,6 +53,7 @@ properties!(
     namespaces,
     other_clocks,
     own_malloc,
+    own_stacks,
     pinned,
     raw_calls,
     raw_clone,
@@ -63,7 +65,9 @@ properties!(
     threads,
     threads_exit,
     vfork_allocates,
-    wrapped_malloc
+    vmsplice,
+    wrapped_malloc,
+    zero_device
 );
 
 /// Blocks that cross between allocators, with a module beside the program or a library that it is linked with.

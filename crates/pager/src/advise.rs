@@ -15,10 +15,12 @@ const MAX_WILL_NEED: usize = 32 << 20;
 
 /// What an advice asks of the pager.
 enum Advice {
-    /// Contents are no longer wanted; the next read gives zeros.
-    Drop,
+    /// Contents are no longer wanted; the next read gives zeros. Perhaps also of what is locked.
+    Drop { locked: bool },
     /// Will be used soon.
     WillNeed,
+    /// The same, and an error where the program has not this right.
+    Populate(i32),
     /// May leave first.
     Cold,
     /// Tells what forked children get: one of four.
@@ -32,8 +34,11 @@ enum Advice {
 /// As the kernel takes it for private anonymous memory (so no MADV_REMOVE, which is for what has a file).
 fn meaning(value: i32) -> Result<Advice, MapError> {
     Ok(match value {
-        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => Advice::Drop,
-        libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => Advice::WillNeed,
+        libc::MADV_DONTNEED | libc::MADV_FREE => Advice::Drop { locked: false },
+        libc::MADV_DONTNEED_LOCKED => Advice::Drop { locked: true },
+        libc::MADV_WILLNEED => Advice::WillNeed,
+        libc::MADV_POPULATE_READ => Advice::Populate(libc::PROT_READ),
+        libc::MADV_POPULATE_WRITE => Advice::Populate(libc::PROT_WRITE),
         libc::MADV_COLD | libc::MADV_PAGEOUT => Advice::Cold,
         libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
             Advice::OnFork
@@ -102,15 +107,29 @@ impl Pager {
     ) -> Result<(), MapError> {
         let readable = area.prot.0 & libc::PROT_READ != 0;
         match meaning(value)? {
-            Advice::Drop if area.locked => return Err(MapError::Invalid),
-            Advice::Drop => self.drop_pages(&part, area.prot.0 != 0)?,
-            Advice::WillNeed if readable => wanted.extend(self.stored_runs(&part)),
+            Advice::Drop { locked: false } if area.locked => return Err(MapError::Invalid),
+            Advice::Drop { .. } => self.drop_part(space, &part, area)?,
+            Advice::Populate(right) if area.prot.0 & right == 0 => return Err(MapError::Invalid),
+            Advice::WillNeed | Advice::Populate(_) if readable => wanted.extend(self.stored_runs(&part)),
             Advice::Cold => self.cool(&part),
             Advice::OnFork => space.set(part, Area { on_fork: area.on_fork.advised(value), ..area }),
             Advice::InDumps(in_dumps) => self.set_in_dumps(space, part, Area { in_dumps, ..area })?,
-            Advice::WillNeed | Advice::Nothing => {}
+            Advice::WillNeed | Advice::Populate(_) | Advice::Nothing => {}
         }
         Ok(())
+    }
+
+    /// What is dropped is kept no longer. What is locked is unlocked for a moment, or it could not be dropped.
+    fn drop_part(&self, space: &mut Space, part: &Range<usize>, area: Area) -> Result<(), MapError> {
+        if area.stays() {
+            sys::lock(part.start, part.len(), false)?;
+            space.set(part.clone(), Area { kept: false, ..area });
+        }
+        let dropped = self.drop_pages(part, area.prot.0 != 0);
+        if area.locked {
+            sys::lock_on_fault(part.start, part.len())?;
+        }
+        dropped
     }
 
     /// Where memory is managed the range is left out as a whole ([`crate::dump`]).

@@ -119,7 +119,7 @@ pub(crate) fn detach_readonly(engine: &Engine, first: usize, count: usize, stagi
         let page = first + bit;
         let readonly = space
             .area_at(engine.pages.addr(page))
-            .is_some_and(|(_, area)| area.kind == Kind::Anonymous && !area.prot.writable() && !area.locked);
+            .is_some_and(|(_, area)| area.kind == Kind::Anonymous && !area.prot.writable() && !area.stays());
         if readonly && copy_out(engine, page, 1, staging + bit * PAGE) == Ok(1) {
             group.set(page, State::Evicting);
             detached |= 1 << bit;

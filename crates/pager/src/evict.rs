@@ -131,6 +131,8 @@ impl Evictor {
     fn detach_stretch(&mut self, engine: &Engine, blocks: Range<usize>, place: usize) -> usize {
         let (first, count) = (blocks.start * BLOCK_PAGES, blocks.len() * BLOCK_PAGES);
         let staging = engine.staging.addr(place);
+        // A move refuses it by itself.
+        let staying = if engine.moves { 0 } else { engine.staying(first, count) };
         let group = engine.lock_group(first);
         for (at, block) in blocks.clone().enumerate() {
             engine.staging.hold(place + at, Some(block));
@@ -153,7 +155,7 @@ impl Evictor {
                 fill_holes(engine, staging, pages & !there);
             }
         } else {
-            for run in runs(cold & really_there(engine, &group, first, count)) {
+            for run in runs(cold & !staying & really_there(engine, &group, first, count)) {
                 pages |= detach_by_copy(engine, &group, first, run, staging);
             }
         }

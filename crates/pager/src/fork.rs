@@ -77,6 +77,7 @@ impl Pager {
         self.exempt();
         // Locks on memory are not inherited.
         self.space().unlock_all();
+        self.lock_kept(&self.space()).map_err(SetupError::Inherit)?;
         match self.engine.get() {
             Some(engine) => {
                 let slot = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();

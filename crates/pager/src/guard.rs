@@ -120,8 +120,8 @@ impl Engine {
     fn protect_all(&self, protect: bool) {
         let space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
         for (part, area) in space.areas_in(&self.pages.range()) {
-            // What is locked may be the stack of who forks, while nobody resolves faults.
-            if area.kind == Kind::Anonymous && !(protect && area.locked) {
+            // What stays may be the stack of who forks, while nobody resolves faults.
+            if area.kind == Kind::Anonymous && !(protect && area.stays()) {
                 let pages = self.pages.number(part.start)..self.pages.number(part.end - 1) + 1;
                 for pages in Pages::by_group(pages) {
                     // Under the lock of the group: nobody takes the protection for granted that `unshare` has lifted.

@@ -32,6 +32,7 @@ mod handover;
 mod hold;
 mod inbox;
 mod inherit;
+mod lock;
 mod mapping;
 mod mask;
 mod mutex;

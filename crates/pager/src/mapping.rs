@@ -1,4 +1,4 @@
-//! What the program does to its address space: map, unmap, protect, advise, lock, move.
+//! What the program does to its address space: map, unmap, protect, move.
 //!
 //! Each function does what the system call of its name does, inside the managed range, which is never unmapped:
 //! what the program gives back becomes inaccessible and free. Changes are made in an order that leaves no moment
@@ -118,7 +118,7 @@ impl Pager {
             return Err(MapError::NoMemory);
         }
         let open = Area { opened_by: Opener::Malloc, ..Area::new(Prot::READ_WRITE) };
-        let is_open = |(_, area): &(_, Area)| *area == Area { locked: area.locked, ..open };
+        let is_open = |(_, area): &(_, Area)| *area == Area { locked: area.locked, kept: area.kept, ..open };
         if space.areas_in(&range).iter().all(is_open) {
             return Ok(());
         }
@@ -146,88 +146,11 @@ impl Pager {
     /// Enters what the program may do with anonymous memory, and locks it if it has to be.
     fn enter(&self, space: &mut Space, range: Range<usize>, mut area: Area) -> Result<(), MapError> {
         area.locked |= space.locks_new && area.prot.0 != 0;
-        if area.locked {
+        if area.stays() {
             sys::lock_on_fault(range.start, range.len())?;
         }
         space.set(range, area);
         self.look_at_size(space);
-        Ok(())
-    }
-
-    /// mlock: brings the pages back and never evicts them until [`Pager::unlock`].
-    ///
-    /// # Errors
-    /// [`MapError::NoMemory`] if part of the range is not mapped or the process would have more than half the limit
-    /// locked; else what the kernel answers.
-    pub fn lock(&self, addr: usize, len: usize) -> Result<(), MapError> {
-        let range = self.checked(addr, len)?;
-        if self.locked_with(&range) > self.limit() / 2 {
-            return Err(MapError::NoMemory);
-        }
-        self.set_locked(&range, true)?;
-        sys::lock(range.start, range.len(), true).map_err(|errno| {
-            let _ = self.set_locked(&range, false);
-            errno.into()
-        })
-    }
-
-    /// Bytes that will be locked if the range is.
-    fn locked_with(&self, range: &Range<usize>) -> u64 {
-        let _inside = self.gate.enter();
-        let areas = self.space().areas_in(&self.range());
-        let locked = areas.iter().filter(|(_, area)| area.locked).map(|(part, _)| {
-            let both = part.start.max(range.start)..part.end.min(range.end);
-            part.len() - both.len()
-        });
-        (locked.sum::<usize>() + range.len()) as u64
-    }
-
-    /// munlock.
-    ///
-    /// # Errors
-    /// [`MapError::NoMemory`] if part of the range is not mapped.
-    pub fn unlock(&self, addr: usize, len: usize) -> Result<(), MapError> {
-        let range = self.checked(addr, len)?;
-        self.set_locked(&range, false)?;
-        Ok(sys::lock(range.start, range.len(), false)?)
-    }
-
-    /// mlockall: of memory that is there, and of what will be. Locked memory is brought in and never evicted; if that
-    /// is more than the limit, the program ends.
-    ///
-    /// # Errors
-    /// What the kernel answers.
-    pub fn lock_all(&self, present: bool, future: bool) -> Result<(), MapError> {
-        let areas = {
-            let _inside = self.gate.enter();
-            let mut space = self.space();
-            space.locks_new = future;
-            space.areas_in(&self.range())
-        };
-        for (part, area) in areas {
-            if present && area.kind == Kind::Anonymous && area.prot.0 != 0 {
-                self.set_locked(&part, true)?;
-                sys::lock(part.start, part.len(), true)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// munlockall, but for the system call.
-    pub fn unlock_all(&self) {
-        let _inside = self.gate.enter();
-        self.space().unlock_all();
-    }
-
-    fn set_locked(&self, range: &Range<usize>, locked: bool) -> Result<(), MapError> {
-        let _inside = self.gate.enter();
-        let mut space = self.space();
-        if !space.is_mapped(range) {
-            return Err(MapError::NoMemory);
-        }
-        for (part, area) in space.areas_in(range) {
-            space.set(part, Area { locked, ..area });
-        }
         Ok(())
     }
 
@@ -252,8 +175,25 @@ impl Pager {
             engine.settle_changes();
         }
         // Outlives the lock on the space: a fork must not copy it locked.
-        let closed = self.gate.close_scoped();
+        let _closed = self.gate.close_scoped();
         let mut space = self.space();
+        let kept = self.unkeep(&mut space, &from)?;
+        let moved = self.remap_alone(&mut space, &from, new_len, may_move, fixed, keep_old);
+        let place = moved.as_ref().map_or(from, |start| *start..start + new_len);
+        self.keep_again(&mut space, &place, kept)?;
+        moved
+    }
+
+    /// While the gate is closed, and nothing of the old range is kept.
+    fn remap_alone(
+        &self,
+        space: &mut Space,
+        from: &Range<usize>,
+        new_len: usize,
+        may_move: bool,
+        fixed: Option<usize>,
+        keep_old: bool,
+    ) -> Result<usize, MapError> {
         let Some((_, area)) = space
             .area_at(from.start)
             .filter(|(whole, area)| whole.end >= from.end && area.kind == Kind::Anonymous)
@@ -261,7 +201,7 @@ impl Pager {
             return Err(MapError::Kernel(libc::EFAULT));
         };
         if fixed.is_none() && !keep_old {
-            if self.resize(&mut space, area, &from, new_len)? {
+            if self.resize(space, area, from, new_len)? {
                 return Ok(from.start);
             }
             if !may_move {
@@ -274,11 +214,11 @@ impl Pager {
                 if to.start < from.end && from.start < to.end {
                     return Err(MapError::Invalid);
                 }
-                self.clear(&mut space, &to)?;
+                self.clear(space, &to)?;
                 to
             }
             None => {
-                let to = self.find_congruent(&space, from.start, new_len)?;
+                let to = self.find_congruent(space, from.start, new_len)?;
                 // Who touched what was just being unmapped there may have been given zeros.
                 self.drop_pages(&to, false)?;
                 to
@@ -294,16 +234,14 @@ impl Pager {
             sys::lock(from.start, from.len(), false)?;
             space.set(from.clone(), Area { locked: false, ..area });
         }
-        self.move_pages(&space, &moved, to.start)?;
+        self.move_pages(space, &moved, to.start)?;
         if !keep_old {
-            self.clear(&mut space, &from)?;
+            self.clear(space, from)?;
         }
-        self.look_at_size(&space);
-        drop(space);
-        drop(closed);
+        self.look_at_size(space);
         if area.locked {
-            self.set_locked(&to, true)?;
             sys::lock_on_fault(to.start, to.len())?;
+            space.set(to.clone(), area);
         }
         Ok(to.start)
     }
@@ -394,7 +332,7 @@ impl Pager {
                 self.take_reserved(&part)?;
                 continue;
             }
-            if area.locked {
+            if area.stays() {
                 sys::lock(part.start, part.len(), false)?;
             }
             if area.prot.0 != 0 {

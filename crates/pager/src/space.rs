@@ -44,6 +44,8 @@ pub(crate) struct Area {
     pub(crate) kind: Kind,
     /// mlock: never evicted.
     pub(crate) locked: bool,
+    /// Never evicted either, which the program does not see ([`crate::keep`]).
+    pub(crate) kept: bool,
     /// Inaccessible since it was mapped: no page of it has ever been used, and nobody made it so to catch an access.
     pub(crate) untouched: bool,
     pub(crate) opened_by: Opener,
@@ -58,7 +60,13 @@ impl Area {
         let on_fork = OnFork::default();
         let opened_by = Opener::Program;
         let untouched = prot.0 == 0;
-        Self { prot, kind: Kind::Anonymous, locked: false, untouched, opened_by, on_fork, in_dumps: true }
+        let kind = Kind::Anonymous;
+        Self { prot, kind, locked: false, kept: false, untouched, opened_by, on_fork, in_dumps: true }
+    }
+
+    /// Nothing of it is evicted: it is locked in the kernel.
+    pub(crate) fn stays(&self) -> bool {
+        self.locked || self.kept
     }
 
     /// What is not the pager's.
@@ -176,7 +184,7 @@ impl Space {
         self.add_free(range.clone());
     }
 
-    /// Nothing is locked any more, and nothing will be.
+    /// The program has nothing locked any more, and nothing will be.
     pub(crate) fn unlock_all(&mut self) {
         self.locks_new = false;
         let locked: Vec<_> =

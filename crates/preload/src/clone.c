@@ -50,6 +50,9 @@ void ramfold_end_copy(int in_child);
 void ramfold_before_filter(void);
 int ramfold_is_in_heap(void);
 
+/* futexes.rs */
+int ramfold_bring_word(uintptr_t word);
+
 /* Not in the headers of every libc that this is built with. */
 int ramfold_close_range(unsigned first, unsigned last, int flags) __asm__("close_range");
 int ramfold_execveat(int directory, const char *path, char *const *argv, char *const *envp, int flags) __asm__("execveat");
@@ -182,6 +185,22 @@ static long call_clone3(const long a[6]) {
     return copy_process(SYS_clone3, copied, touched, 3);
 }
 
+/* The kernel does not wait for a word that it is to change: futexes.rs. */
+static long call_futex(const long a[6]) {
+    enum { PATIENCE = 1000 };
+    int before = errno;
+    for (int tries = 0;; tries++) {
+        long result = call(SYS_futex, a);
+        if (result != -1 || errno != EFAULT || tries == PATIENCE) return result;
+        int first = ramfold_bring_word((uintptr_t)a[0]), second = ramfold_bring_word((uintptr_t)a[4]);
+        if (!first && !second) {
+            errno = EFAULT;
+            return -1;
+        }
+        errno = before;
+    }
+}
+
 /* The functions of these names, which this library replaces. */
 static long of_memory(long number, const long a[6]) {
     void *at = (void *)a[0];
@@ -221,6 +240,7 @@ long ramfold_syscall(long number, ...) {
     case SYS_close_range: return ramfold_close_range((unsigned)a[0], (unsigned)a[1], (int)a[2]);
     case SYS_unshare: return unshare((int)a[0]);
     case SYS_setns: return setns((int)a[0], (int)a[1]);
+    case SYS_futex: return call_futex(a);
     case SYS_prctl:
     case SYS_seccomp:
         if (makes_filter(number, a[0], a[1], a[2])) ramfold_before_filter();

@@ -94,6 +94,11 @@ pub fn begin() {
     WANTED.store(true, Ordering::Relaxed);
 }
 
+/// Whether there is a filter of system calls.
+pub fn is_wanted() -> bool {
+    WANTED.load(Ordering::Relaxed)
+}
+
 /// In the child of a fork, which has no keeper.
 pub fn end() {
     WANTED.store(false, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use ramfold_pager::Pager;
 use crate::ending::refuse;
 use crate::heap::{self, redirected};
 use crate::tls::Internal;
-use crate::{cores, environ, fork, host, libc_data, loader, management, pager, streams, threads};
+use crate::{cores, environ, fork, futexes, host, libc_data, loader, management, pager, streams, threads};
 
 fn make_pager() {
     let made = environ::config()
@@ -24,6 +24,7 @@ fn find_all() {
     let _internal = Internal::enter();
     cores::find();
     fork::find();
+    futexes::find();
     heap::find();
     libc_data::find();
     streams::find();

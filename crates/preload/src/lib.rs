@@ -13,6 +13,7 @@
 //! | clone | what shares the memory may outlive this process | guests.rs |
 //! | prctl, syscall | a filter of system calls is not to meet the pager | filters.rs, deputy.rs, clone.c |
 //! | pthread_create, thrd_create | tables of threads stay out of managed memory; threads are counted | threads.rs |
+//! | `pthread_mutex_init`, syscall | the kernel waits for no page of a futex that it writes to | futexes.rs, clone.c |
 //! | fopen and its family | so do streams | streams.rs |
 //! | close, dup2, close_range, ... | the pager's descriptors stay open | descriptors.rs |
 //! | sigaction, signal, sysv_signal, sigset | what is away is in a core dump all the same | cores.rs |
@@ -43,6 +44,7 @@ mod ending;
 mod environ;
 mod filters;
 mod fork;
+mod futexes;
 mod gate;
 mod guests;
 mod heap;

@@ -274,11 +274,17 @@ pub extern "C" fn mlockall(flags: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn munlockall() -> c_int {
-    if is_managing() {
-        management::with_pager(|pager| pager.unlock_all());
+    let raw = || {
+        // SAFETY: unlocking changes no contents.
+        match unsafe { sys::call_int(libc::SYS_munlockall, [0; 5]) } {
+            0 => Ok(0),
+            _ => Err(sys::errno()),
+        }
+    };
+    if !is_managing() {
+        return status(raw().map(drop).map_err(MapError::Kernel));
     }
-    // SAFETY: unlocking changes no contents.
-    unsafe { sys::call_int(libc::SYS_munlockall, [0; 5]) }
+    status(with_pager(move |pager| pager.unlock_all(&mut || by_caller(raw))))
 }
 
 /// Advice to this process about itself goes range by range through `madvise`; all else to the kernel.

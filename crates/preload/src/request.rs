@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ramfold_pager::{MapError, Pager, Prot};
 
 use crate::address_space;
-use crate::deputy::by_caller;
+use crate::deputy::{self, by_caller};
 use crate::ending;
 use crate::gate;
 use crate::low;
@@ -101,11 +101,26 @@ pub struct Request {
 
 impl Request {
     fn is_managed_kind(self) -> bool {
-        let private =
-            self.flags & libc::MAP_TYPE == libc::MAP_PRIVATE && self.flags & libc::MAP_ANONYMOUS != 0;
+        let private = self.flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
+        let anonymous = self.flags & libc::MAP_ANONYMOUS != 0;
         // Those who ask for usable memory at a low address (LuaJIT) cannot use a high one. Reservations can (the JVM).
         let low = !self.is_fixed() && self.addr != 0 && self.addr < LOW && self.prot != libc::PROT_NONE;
-        private && self.flags & KERNEL_ONLY == 0 && !low
+        private && (anonymous || self.is_zero_device()) && self.flags & KERNEL_ONLY == 0 && !low
+    }
+
+    /// What older programs map in the place of anonymous memory, and the kernel takes for that: /dev/zero. A filter of
+    /// system calls may not let one ask.
+    fn is_zero_device(self) -> bool {
+        let (before, mut found) = (sys::errno(), std::mem::MaybeUninit::<libc::stat>::uninit());
+        // SAFETY: the place is large enough.
+        let known =
+            self.fd >= 0 && !deputy::is_wanted() && unsafe { libc::fstat(self.fd, found.as_mut_ptr()) } == 0;
+        sys::set_errno(before);
+        let is = |found: libc::stat| {
+            found.st_mode & libc::S_IFMT == libc::S_IFCHR && found.st_rdev == libc::makedev(1, 5)
+        };
+        // SAFETY: the kernel has filled it in.
+        known && is(unsafe { found.assume_init() })
     }
 
     /// Private memory that has to lie below 2 GiB.

@@ -2,7 +2,7 @@
 //!
 //! Threads of the pager walk libc's list of threads, and must not fault there. A new thread's control block lies on
 //! its stack, which libc maps for itself, and its thread-local tables are the dynamic linker's (loader.rs); where the
-//! program brings a stack of its own, in managed memory, the part in which libc puts the block is locked. Program
+//! program brings a stack of its own, in managed memory, the part in which libc puts the block is kept. Program
 //! threads are counted: the pager's threads would keep a process alive whose main thread has called pthread_exit, so
 //! the last program thread to end exits for it.
 
@@ -115,12 +115,12 @@ fn start(start: Start, arg: *mut c_void, create: impl FnOnce(Start, *mut c_void)
     error
 }
 
-/// Locks the control block, at the end of a stack that the program chose, when that is managed memory. False if it
-/// cannot be locked.
+/// Keeps the control block, at the end of a stack that the program chose, when that is managed memory. False if it
+/// cannot be kept.
 ///
 /// # Safety
 /// The attributes are null or initialised.
-unsafe fn lock_control_block(attr: *const pthread_attr_t) -> bool {
+unsafe fn keep_control_block(attr: *const pthread_attr_t) -> bool {
     /// What glibc puts there: its own block, and below it the thread-local storage of the libraries that are loaded.
     const CONTROL_BLOCK: usize = 64 << 10;
     let (mut stack, mut len) = (ptr::null_mut(), 0);
@@ -131,7 +131,7 @@ unsafe fn lock_control_block(attr: *const pthread_attr_t) -> bool {
     let end = (stack.addr() + len).next_multiple_of(sys::PAGE);
     let first = stack.addr().max(end.saturating_sub(CONTROL_BLOCK)) / sys::PAGE * sys::PAGE;
     !pager::range().contains(&first)
-        || management::with_pager(move |pager| pager.lock(first, end - first)).is_ok()
+        || management::with_pager(move |pager| pager.keep(first, end - first)).is_ok()
 }
 
 /// # Safety
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn create(
 ) -> c_int {
     let Some(real) = pthread_create::get() else { return libc::EAGAIN };
     // SAFETY: the program's.
-    if !unsafe { lock_control_block(attr) } {
+    if !unsafe { keep_control_block(attr) } {
         return libc::EAGAIN;
     }
     // SAFETY: the program's.

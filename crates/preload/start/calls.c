@@ -10,7 +10,9 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 typedef long (*any)(long, long, long, long, long, long);
@@ -18,9 +20,18 @@ typedef long (*any)(long, long, long, long, long, long);
 /* Bound to libc under a name that nobody replaces: it may be called in a signal handler. */
 extern int __clone(int (*)(void *), void *, int, void *, ...);
 
+/* A private mapping of /dev/zero is anonymous memory. */
+static int is_zero_device(int fd) {
+    struct stat found;
+    int before = errno;
+    int is = fd >= 0 && !fstat(fd, &found) && S_ISCHR(found.st_mode) && found.st_rdev == makedev(1, 5);
+    errno = before;
+    return is;
+}
+
 long first_mmap(long addr, long len, long prot, long flags, long fd, long offset) {
-    int anonymous = (flags & MAP_TYPE) == MAP_PRIVATE && flags & MAP_ANONYMOUS;
-    if (anonymous && ramfold_load(__builtin_return_address(0)))
+    int anonymous = flags & MAP_ANONYMOUS || is_zero_device((int)fd);
+    if ((flags & MAP_TYPE) == MAP_PRIVATE && anonymous && ramfold_load(__builtin_return_address(0)))
         return ((any)ramfold_slot_mmap)(addr, len, prot, flags, fd, offset);
     return ramfold_call(SYS_mmap, addr, len, prot, flags, fd, offset);
 }
@@ -133,6 +144,7 @@ FILE *first_fopencookie(void *cookie, const char *mode, cookie_io_functions_t fu
         return ((any)ramfold_find(&found, #name))(a, b, c, d, e, f);                   \
     }
 
+LIBC(pthread_mutex_init)
 LIBC(sigaction)
 LIBC(signal)
 LIBC(__sysv_signal)

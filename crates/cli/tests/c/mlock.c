@@ -56,9 +56,19 @@ int main(int argc, char **argv) {
     press();
     must(resident(at, SIZE / 2) == SIZE / 2 / PAGE);
     must(holds(at, SIZE, 1));
+    must(madvise(at, PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
+    must(madvise(at, PAGE, MADV_FREE) == -1 && errno == EINVAL);
     must(munlock(at, SIZE / 2) == 0);
     away(at, SIZE);
     must(holds(at, SIZE, 1));
+#ifdef MADV_DONTNEED_LOCKED
+    must(mlock(at, 2 * PAGE) == 0);
+    int dropped = madvise(at, PAGE, MADV_DONTNEED_LOCKED);
+    must(dropped == 0 || (!getenv("EXPECT_EVICTED") && errno == EINVAL)); /* Linux 5.18 */
+    must(dropped != 0 || zero(at, PAGE));
+    press();
+    must(resident(at, 2 * PAGE) == 2 && munlock(at, 2 * PAGE) == 0);
+#endif
     must(mlock2(at + PAGE, 2 * PAGE, 0) == 0);
     must(resident(at + PAGE, 2 * PAGE) == 2);
     must(munmap(at, SIZE) == 0); /* takes the lock with it */

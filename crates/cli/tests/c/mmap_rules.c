@@ -171,6 +171,11 @@ static void advice(void) {
     press();
     must(holds(at + 16 * PAGE, 16 * PAGE, 11));
     must(madvise(at + 1, PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
+#ifdef MADV_POPULATE_WRITE
+    must(mprotect(at, PAGE, PROT_READ) == 0 && mprotect(at + PAGE, PAGE, PROT_NONE) == 0);
+    must(madvise(at, PAGE, MADV_POPULATE_WRITE) == -1 && errno == EINVAL);
+    must(madvise(at + PAGE, PAGE, MADV_POPULATE_READ) == -1 && errno == EINVAL);
+#endif
     must(munmap(at, 64 * PAGE) == 0);
 }
 

@@ -1,0 +1,186 @@
+//! Memory that stays: what the program locks, and what is kept for it.
+//!
+//! The kernel writes to some memory without waiting for a page (a thread's control block when that ends, futexes with
+//! an owner), and the pager's threads read some in which they must not fault. Such memory is *kept*. It is locked in the
+//! kernel as what the program locks is, so that no way out takes it; but the program has not locked it, and is not to
+//! see it: it may drop it, unlock it, move it, all at once or in part, as any other memory. Dropped or unmapped it is
+//! kept no longer.
+//!
+//! Price: the pages. Guarantee: what stays is never evicted, nor made to wait for the pager in any other way.
+
+use crate::engine::Engine;
+use crate::face::MapError;
+use crate::foreign::Call;
+use crate::mask::{Mask, ones};
+use crate::pager::Pager;
+use crate::space::{Area, Kind, Space};
+use crate::sys::{self, PAGE};
+use std::ops::Range;
+
+impl Pager {
+    /// mlock: brings the pages back and never evicts them until [`Pager::unlock`].
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`] if part of the range is not mapped or the process would have more than half the limit
+    /// locked; else what the kernel answers.
+    pub fn lock(&self, addr: usize, len: usize) -> Result<(), MapError> {
+        let range = self.checked(addr, len)?;
+        if self.locked_with(&range) > self.limit() / 2 {
+            return Err(MapError::NoMemory);
+        }
+        self.change(&range, |area| Area { locked: true, ..area })?;
+        sys::lock(range.start, range.len(), true).map_err(|errno| {
+            let _ = self.change(&range, |area| Area { locked: false, ..area });
+            errno.into()
+        })
+    }
+
+    /// Bytes that will be locked if the range is.
+    fn locked_with(&self, range: &Range<usize>) -> u64 {
+        let _inside = self.gate.enter();
+        let areas = self.space().areas_in(&self.range());
+        let locked = areas.iter().filter(|(_, area)| area.locked).map(|(part, _)| {
+            let both = part.start.max(range.start)..part.end.min(range.end);
+            part.len() - both.len()
+        });
+        (locked.sum::<usize>() + range.len()) as u64
+    }
+
+    /// munlock.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`] if part of the range is not mapped.
+    pub fn unlock(&self, addr: usize, len: usize) -> Result<(), MapError> {
+        let range = self.checked(addr, len)?;
+        for (part, area) in self.change(&range, |area| Area { locked: false, ..area })? {
+            if !area.kept {
+                sys::lock(part.start, part.len(), false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// mlockall: of memory that is there, and of what will be. Locked memory is brought in and never evicted; if that
+    /// is more than the limit, the program ends.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn lock_all(&self, present: bool, future: bool) -> Result<(), MapError> {
+        let areas = {
+            let _inside = self.gate.enter();
+            let mut space = self.space();
+            space.locks_new = future;
+            space.areas_in(&self.range())
+        };
+        for (part, area) in areas {
+            if present && area.kind == Kind::Anonymous && area.prot.0 != 0 {
+                self.change(&part, |area| Area { locked: true, ..area })?;
+                sys::lock(part.start, part.len(), true)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// munlockall: `call` makes it, as the program did. Nothing is evicted before what is kept is locked again.
+    ///
+    /// # Errors
+    /// What `call` or the kernel answers.
+    pub fn unlock_all(&self, call: Call<'_>) -> Result<(), MapError> {
+        let _closed = self.gate.close_scoped();
+        let mut space = self.space();
+        call().map_err(MapError::Kernel)?;
+        space.unlock_all();
+        self.lock_kept(&space)
+    }
+
+    /// Keeps a range, as far as it is managed and anonymous.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`] if part of the range is not mapped; else what the kernel answers.
+    pub fn keep(&self, addr: usize, len: usize) -> Result<(), MapError> {
+        let range = self.checked(addr, len)?;
+        let kept = |area: Area| Area { kept: area.kind == Kind::Anonymous, ..area };
+        for (part, area) in self.change(&range, kept)? {
+            if area.kind == Kind::Anonymous {
+                sys::lock(part.start, part.len(), true)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Locks in the kernel what is kept: in a forked child, which inherits no locks, for one. It is all there.
+    pub(crate) fn lock_kept(&self, space: &Space) -> Result<(), MapError> {
+        for (part, _) in space.areas_in(&self.range()).iter().filter(|(_, area)| area.kept) {
+            sys::lock_on_fault(part.start, part.len())?;
+        }
+        Ok(())
+    }
+
+    /// What of a range is kept is so no longer; returns it, as offsets, for [`Pager::keep_again`]. Where the program has
+    /// it locked it stays locked.
+    pub(crate) fn unkeep(
+        &self,
+        space: &mut Space,
+        range: &Range<usize>,
+    ) -> Result<Vec<Range<usize>>, MapError> {
+        let mut kept = Vec::new();
+        for (part, area) in space.areas_in(range).into_iter().filter(|(_, area)| area.kept) {
+            if !area.locked {
+                sys::lock(part.start, part.len(), false)?;
+            }
+            kept.push(part.start - range.start..part.end - range.start);
+            space.set(part, Area { kept: false, ..area });
+        }
+        Ok(kept)
+    }
+
+    /// Keeps it at a new place, as far as that goes. Nothing has been evicted meanwhile: the gate is closed.
+    pub(crate) fn keep_again(
+        &self,
+        space: &mut Space,
+        place: &Range<usize>,
+        kept: Vec<Range<usize>>,
+    ) -> Result<(), MapError> {
+        for part in kept {
+            let part = place.start + part.start..(place.start + part.end).min(place.end);
+            for (part, area) in space.areas_in(&(part.start..part.end.max(part.start))) {
+                sys::lock_on_fault(part.start, part.len())?;
+                space.set(part, Area { kept: true, ..area });
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the areas of a range other attributes; those that they have now.
+    fn change(
+        &self,
+        range: &Range<usize>,
+        to: impl Fn(Area) -> Area,
+    ) -> Result<Vec<(Range<usize>, Area)>, MapError> {
+        let _inside = self.gate.enter();
+        let mut space = self.space();
+        if !space.is_mapped(range) {
+            return Err(MapError::NoMemory);
+        }
+        let changed = |(part, area)| {
+            let area = to(area);
+            (part, area)
+        };
+        let changed: Vec<(Range<usize>, Area)> = space.areas_in(range).into_iter().map(changed).collect();
+        for (part, area) in &changed {
+            space.set(part.clone(), *area);
+        }
+        Ok(changed)
+    }
+}
+
+impl Engine {
+    /// What of a stretch stays. Whoever would copy a page protects it first, and only then finds that it does not go: what
+    /// stays is not even protected. Called with no group locked.
+    pub(crate) fn staying(&self, first: usize, count: usize) -> Mask {
+        let start = self.pages.addr(first);
+        let areas = self.lock_space().areas_in(&(start..start + count * PAGE));
+        let staying = areas.iter().filter(|(_, area)| area.stays());
+        staying.fold(0, |mask, (part, _)| mask | ones((part.start - start) / PAGE..(part.end - start) / PAGE))
+    }
+}
