@@ -1,10 +1,10 @@
 //! Memory that stays: what the program locks, and what is kept for it.
 //!
 //! The kernel writes to some memory without waiting for a page (a thread's control block when that ends, futexes with
-//! an owner), and the pager's threads read some in which they must not fault. Such memory is *kept*. It is locked in the
-//! kernel as what the program locks is, so that no way out takes it; but the program has not locked it, and is not to
-//! see it: it may drop it, unlock it, move it, all at once or in part, as any other memory. Dropped or unmapped it is
-//! kept no longer.
+//! an owner), and the pager's threads read some in which they must not fault. Such memory is *kept*. It is locked in
+//! the kernel as what the program locks is, so that no way out takes it; but the program has not locked it, and is not
+//! to see it: it may drop it, unlock it, move it, all at once or in part, as any other memory. Dropped or unmapped it
+//! is kept no longer.
 //!
 //! Price: the pages. Guarantee: what stays is never evicted, nor made to wait for the pager in any other way.
 
@@ -116,8 +116,8 @@ impl Pager {
         Ok(())
     }
 
-    /// What of a range is kept is so no longer; returns it, as offsets, for [`Pager::keep_again`]. Where the program has
-    /// it locked it stays locked.
+    /// What of a range is kept is so no longer; returns it, as offsets, for [`Pager::keep_again`]. Where the program
+    /// has it locked it stays locked.
     pub(crate) fn unkeep(
         &self,
         space: &mut Space,
@@ -175,8 +175,8 @@ impl Pager {
 }
 
 impl Engine {
-    /// What of a stretch stays. Whoever would copy a page protects it first, and only then finds that it does not go: what
-    /// stays is not even protected. Called with no group locked.
+    /// What of a stretch stays. Whoever would copy a page protects it first, and only then finds that it does not go:
+    /// what stays is not even protected. Called with no group locked.
     pub(crate) fn staying(&self, first: usize, count: usize) -> Mask {
         let start = self.pages.addr(first);
         let areas = self.lock_space().areas_in(&(start..start + count * PAGE));
