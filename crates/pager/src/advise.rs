@@ -91,6 +91,16 @@ impl Pager {
         if complete { Ok(()) } else { Err(MapError::NoMemory) }
     }
 
+    /// Whether all of the range is mapped. The kernel cannot tell: to it all that is reserved is.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`] if part of it is not.
+    pub fn check_mapped(&self, addr: usize, len: usize) -> Result<(), MapError> {
+        let range = self.checked(addr, len)?;
+        let _inside = self.gate.enter();
+        if self.space().is_mapped(&range) { Ok(()) } else { Err(MapError::NoMemory) }
+    }
+
     /// `wanted` gets what is to be brought in once nothing is locked.
     fn advise_own(
         &self,
@@ -100,10 +110,13 @@ impl Pager {
         value: i32,
         wanted: &mut Vec<Range<usize>>,
     ) -> Result<(), MapError> {
-        let readable = area.prot.0 & libc::PROT_READ != 0;
+        let (readable, writable) = (area.prot.0 & libc::PROT_READ != 0, area.prot.0 & libc::PROT_WRITE != 0);
         match meaning(value)? {
             Advice::Drop if area.locked => return Err(MapError::Invalid),
             Advice::Drop => self.drop_pages(&part, area.prot.0 != 0)?,
+            Advice::WillNeed if value == libc::MADV_POPULATE_WRITE && !writable => {
+                return Err(MapError::Invalid);
+            }
             Advice::WillNeed if readable => wanted.extend(self.stored_runs(&part)),
             Advice::Cold => self.cool(&part),
             Advice::OnFork => space.set(part, Area { on_fork: area.on_fork.advised(value), ..area }),

@@ -133,6 +133,8 @@ FILE *first_fopencookie(void *cookie, const char *mode, cookie_io_functions_t fu
         return ((any)ramfold_find(&found, #name))(a, b, c, d, e, f);                   \
     }
 
+LIBC(mincore)
+LIBC(msync)
 LIBC(sigaction)
 LIBC(signal)
 LIBC(__sysv_signal)
