@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::cgroup::Cgroup;
 use common::memory::Sampler;
 use common::{
-    MODES, Program, Ramfold, Running, heavy, need, same_in_shares, scratch, test_file, within_limit,
+    MODES, Program, Ramfold, Running, heavy, need, run, same_in_shares, scratch, test_file, within_limit,
 };
 
 const MIB: u64 = 1 << 20;
@@ -68,6 +68,18 @@ fn rust_compiler() {
     }
 }
 
+/// A tracer that translates the paths of /proc, where it need not wait for what its tracees hold.
+#[test]
+fn proot() {
+    if need::userfaultfd() && need::programs(&["proot"]) {
+        let scratch = scratch();
+        let words = ["proot", "-R", "/", &python(), &test_file("programs/objects.py"), "60000"];
+        let program = Program::new("proot", &words);
+        let ended = run(&program, Some(&Ramfold::new(256 * MIB, &[])), &scratch.path().join("proot"));
+        assert!(ended.status.success(), "{} {}", ended.status, ended.stderr);
+    }
+}
+
 #[test]
 fn node() {
     if need::userfaultfd() && need::programs(&["node"]) {
@@ -111,7 +123,7 @@ fn cgroup_without_swap() {
     let finished = contained(Some(&ramfold));
     assert!(finished.status.success(), "{}: {}", finished.status, finished.stderr);
     within_limit("dictionary", &ramfold, &finished);
-    let unlimited = common::run(&program, None, &scratch.path().join("unlimited"));
+    let unlimited = run(&program, None, &scratch.path().join("unlimited"));
     assert_eq!(checksum(&finished.stdout()), checksum(&unlimited.stdout()));
 }
 

@@ -96,6 +96,16 @@ impl Pager {
         if complete { Ok(()) } else { Err(MapError::NoMemory) }
     }
 
+    /// Whether all of the range is mapped. The kernel cannot tell: to it all that is reserved is.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`] if part of it is not.
+    pub fn check_mapped(&self, addr: usize, len: usize) -> Result<(), MapError> {
+        let range = self.checked(addr, len)?;
+        let _inside = self.gate.enter();
+        if self.space().is_mapped(&range) { Ok(()) } else { Err(MapError::NoMemory) }
+    }
+
     /// `wanted` gets what is to be brought in once nothing is locked.
     fn advise_own(
         &self,

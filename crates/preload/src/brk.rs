@@ -87,6 +87,10 @@ pub extern "C" fn brk(addr: *mut c_void) -> c_int {
         // SAFETY: libc's own function, with the program's argument.
         return unsafe { libcs(addr) };
     }
+    // As libc does when it asks the kernel where the break is.
+    if addr.is_null() {
+        return 0;
+    }
     move_break(move |_| Some(addr.addr())).map_or_else(|error| sys::fail(error.errno()), |_| 0)
 }
 

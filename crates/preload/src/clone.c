@@ -211,6 +211,8 @@ static long of_memory(long number, const long a[6]) {
     case SYS_mprotect: return mprotect(at, size, (int)a[2]);
     case SYS_mremap: return (long)mremap(at, size, (size_t)a[2], (int)a[3], (void *)a[4]);
     case SYS_madvise: return madvise(at, size, (int)a[2]);
+    case SYS_mincore: return mincore(at, size, (unsigned char *)a[2]);
+    case SYS_msync: return msync(at, size, (int)a[2]);
     case SYS_mlock: return mlock(at, size);
     case SYS_munlock: return munlock(at, size);
     default: return call(number, a);

@@ -16,6 +16,7 @@ use crate::deputy::by_caller;
 use crate::heap;
 use crate::management;
 use crate::pager;
+use crate::real::function;
 use crate::request::{Pages, Request, is_managing};
 use crate::sys::{self, FAILED, PAGE};
 
@@ -155,6 +156,14 @@ pub unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, prot: c_in
     })
 }
 
+/// What the kernel refuses before it looks at the memory.
+fn may_be_moved(flags: c_int, old_pages: usize, to: Move) -> bool {
+    let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    let moves = to.fixed.is_some() || to.keep_old;
+    let aligned = to.fixed.is_none_or(|addr| addr.is_multiple_of(PAGE));
+    flags & !known == 0 && (to.may_move || !moves) && aligned && (!to.keep_old || to.len == old_pages)
+}
+
 /// # Safety
 /// As in C, the new address included: it is read only with MREMAP_FIXED.
 #[unsafe(no_mangle)]
@@ -181,6 +190,9 @@ pub unsafe extern "C" fn mremap(
         };
         let may_move = flags & libc::MREMAP_MAYMOVE != 0;
         let to = Move { len, may_move, fixed, keep_old: flags & libc::MREMAP_DONTUNMAP != 0 };
+        if !may_be_moved(flags, old_pages, to) {
+            return address(Err(MapError::Invalid));
+        }
         let from = old.addr();
         if let Err(error) = address_space::admit(len.saturating_sub(old_pages)) {
             return address(Err(error));
@@ -238,6 +250,9 @@ pub unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: u32) -> c_int {
+    if flags & !libc::MLOCK_ONFAULT != 0 {
+        return sys::fail(libc::EINVAL);
+    }
     let (start, len) = page_bounds(addr.addr(), len);
     on_parts(libc::SYS_mlock2, start, len, [flags as usize, 0, 0], Pager::lock)
 }
@@ -285,6 +300,41 @@ pub extern "C" fn munlockall() -> c_int {
         return status(raw().map(drop).map_err(MapError::Kernel));
     }
     status(with_pager(move |pager| pager.unlock_all(&mut || by_caller(raw))))
+}
+
+mod libcs {
+    use super::{c_int, c_void, function};
+    function!(fn mincore(*mut c_void, usize, *mut u8) -> c_int);
+    function!(fn msync(*mut c_void, usize, c_int) -> c_int);
+}
+
+/// ENOMEM if managed memory in the range is not mapped. Programs ask mincore and msync whether an address may be read.
+fn all_mapped(addr: usize, len: usize) -> c_int {
+    let Some(pages) = managed(addr, len).filter(|_| len > 0) else { return 0 };
+    let inside = split(addr, pages, &pager::range()).inside;
+    status(with_pager(move |pager| pager.check_mapped(inside.start, inside.len())))
+}
+
+/// Pages that are away are not in core.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mincore(addr: *mut c_void, len: usize, present: *mut u8) -> c_int {
+    let Some(libcs) = libcs::mincore::get() else { return sys::fail(libc::ENOSYS) };
+    // SAFETY: libc's own function, with the program's arguments.
+    let done = unsafe { libcs(addr, len, present) };
+    if done == 0 { all_mapped(addr.addr(), len) } else { done }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msync(addr: *mut c_void, len: usize, flags: c_int) -> c_int {
+    let Some(libcs) = libcs::msync::get() else { return sys::fail(libc::ENOSYS) };
+    // SAFETY: libc's own function, with the program's arguments.
+    let done = unsafe { libcs(addr, len, flags) };
+    if done == 0 { all_mapped(addr.addr(), len) } else { done }
 }
 
 /// Advice to this process about itself goes range by range through `madvise`; all else to the kernel.

@@ -252,7 +252,8 @@ impl Request {
             return raw(self);
         }
         let Some(len) = sys::pages(self.len).filter(|_| is_managing()) else { return raw(self) };
-        if len == 0 {
+        let whole_pages = self.offset.unsigned_abs().is_multiple_of(PAGE as u64);
+        if len == 0 || !whole_pages {
             return Err(MapError::Invalid);
         }
         if !self.is_fixed() {

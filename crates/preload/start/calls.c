@@ -144,6 +144,8 @@ FILE *first_fopencookie(void *cookie, const char *mode, cookie_io_functions_t fu
         return ((any)ramfold_find(&found, #name))(a, b, c, d, e, f);                   \
     }
 
+LIBC(mincore)
+LIBC(msync)
 LIBC(pthread_mutex_init)
 LIBC(sigaction)
 LIBC(signal)

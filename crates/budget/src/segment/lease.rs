@@ -30,12 +30,21 @@ pub(super) const KEEPER: usize = MAX_PROCESSES;
 pub(super) struct Description(OwnedFd);
 
 impl Description {
-    /// A new one of this thread's descriptor, found in /proc.
+    /// A new one of this thread's descriptor, found in /proc: the thread's, which may have a table of its own. A tracer
+    /// that translates paths (proot) knows only the process's. The caller looks at what was found.
     fn open(number: RawFd, proc: Option<&Arc<Proc>>) -> Result<Self, Errno> {
-        let path = format!("thread-self/fd/{number}");
-        match proc {
-            Some(proc) => proc.open_as(&path, OFlags::RDWR),
-            None => rustix::fs::open(format!("/proc/{path}"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()),
+        let open = |whose| {
+            let path = format!("{whose}/fd/{number}");
+            match proc {
+                Some(proc) => proc.open_as(&path, OFlags::RDWR),
+                None => {
+                    rustix::fs::open(format!("/proc/{path}"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+                }
+            }
+        };
+        match open("thread-self") {
+            Err(Errno::NOENT) => open("self"),
+            opened => opened,
         }
         .map(Self)
     }

@@ -179,6 +179,29 @@ static void advice(void) {
     must(munmap(at, 64 * PAGE) == 0);
 }
 
+/* What the kernel refuses is refused, and told as it tells it. */
+static void refusals(void) {
+    unsigned char *at = pages_away(64, 1000), present[64];
+    must(munmap(at + 16 * PAGE, 16 * PAGE) == 0);
+    must(mincore(at, 16 * PAGE, present) == 0 && msync(at, 16 * PAGE, MS_SYNC) == 0);
+    must(mincore(at, 64 * PAGE, present) == -1 && errno == ENOMEM);
+    must(msync(at + 16 * PAGE, 16 * PAGE, MS_SYNC) == -1 && errno == ENOMEM);
+    must(syscall(SYS_mincore, at + 31 * PAGE, PAGE, present) == -1 && errno == ENOMEM);
+    must(syscall(SYS_msync, at, 17 * PAGE, MS_ASYNC) == -1 && errno == ENOMEM);
+    must(mincore(at + 1, PAGE, present) == -1 && errno == EINVAL);
+    must(msync(at, PAGE, MS_SYNC | MS_ASYNC) == -1 && errno == EINVAL);
+    must(mlock2(at, PAGE, 4) == -1 && errno == EINVAL);
+    must(mremap(at, PAGE, PAGE, MREMAP_FIXED, at + 20 * PAGE) == MAP_FAILED && errno == EINVAL);
+    must(mremap(at, PAGE, PAGE, 64) == MAP_FAILED && errno == EINVAL);
+    must(mremap(at, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, at + 20 * PAGE + 1) == MAP_FAILED && errno == EINVAL);
+    must(mmap(NULL, PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1, 1) == MAP_FAILED && errno == EINVAL);
+    must(mprotect(at + 40 * PAGE, PAGE, PROT_READ) == 0);
+    must(madvise(at + 40 * PAGE, PAGE, MADV_POPULATE_WRITE) == -1 && errno == EINVAL);
+    must(pages_hold(at, 16, 1000) && pages_hold(at + 32 * PAGE, 32, 1032));
+    must(brk(NULL) == 0);
+    must(munmap(at, 64 * PAGE) == 0);
+}
+
 /* A hint is kept where nothing is, and what it gives is memory as any other; where something is, that stays. */
 static void hints(void) {
     unsigned char *at = pages_away(64, 900);
@@ -231,6 +254,7 @@ int main(int argc, char **argv) {
     remap_dontunmap();
     file_in_the_middle();
     advice();
+    refusals();
     hints();
     coloured();
     return 0;
