@@ -2,26 +2,24 @@
 //!
 //! A flush writes the pages that have changed since the last one as a group to the log of the image ([`super::log`]),
 //! syncs it, and returns. Flushes that come meanwhile wait for one group more, which is all theirs. When the log has
-//! grown as large as its image ([`LEAST_LOG`] at least), a thread *folds* it: it writes all pages to a new file while
-//! clients go on, then what was flushed meanwhile, and at last, with flushes waiting, the rest; syncs it, and puts it in
-//! the place of the image with an empty log.
+//! grown as large as its image ([`LEAST_LOG`] at least), a thread folds it (`fold`).
 //!
 //! After a sync has failed nobody knows what of the file is on disk, and a later sync may succeed without telling. So
-//! nothing is added to that log: the flush folds at once, into a fresh file. Only if that fails too does the flush fail,
-//! and the next ones until a fold succeeds, which is tried again after [`PATIENCE`]. A log that has no room is not in
-//! doubt: the flush fails, and the next writes the same place again. What was flushed before stays in any case.
+//! nothing is added to that log: the flush folds at once, into a fresh file. Only if that fails too does the flush
+//! fail, and the next ones until a fold succeeds, which is tried again after [`PATIENCE`]. A log that has no room is
+//! not in doubt: the flush fails, and the next writes the same place again. What was flushed before stays in any case.
 //!
 //! Price: a page is compressed once more for each flush that it changes before, a flush writes 4 KiB at least and syncs
-//! once; a fold writes all pages, and there are two images and a log meanwhile. Guarantee: after a crash at any moment a
-//! page is as it was when it was last flushed, or as it was at some moment since.
+//! once. Guarantee: after a crash at any moment a page is as it was when it was last flushed, or as it was at some
+//! moment since.
 //!
 //! Lock order: fold, then live, then a stripe of the pages.
 
+mod fold;
+
 use super::calls::Calls;
-use super::draft::Draft;
-use super::format::Header;
 use super::log::{Group, Log, Mark};
-use super::{Image, SaveError, seal, write_draft};
+use super::{Image, SaveError};
 use crate::changed::Changed;
 use crate::face::DiskError;
 use crate::pages::{Keeper, Pages};
@@ -40,10 +38,6 @@ use std::time::{Duration, Instant};
 pub const LEAST_LOG: u64 = 64 << 20;
 /// Between a fold that has failed and the next, if flushes fail meanwhile.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// Pages that may be left for the last step of a fold, in which flushes wait; and how often more are written before.
-const FEW: u64 = 1024;
-const ROUNDS: usize = 4;
-
 /// Is told, in one line, that flushes fail, and that they do not any more.
 pub type Tell = Box<dyn Fn(&str) + Send + Sync>;
 
@@ -314,7 +308,7 @@ impl Durable {
         match (live.image.save(disk, &self.settings.compressor, tell), flushed) {
             (Ok(()), _) => {}
             (Err(error), Ok(())) => {
-                (self.settings.tell)(&format!("its log keeps it, and no new image: {error}"))
+                (self.settings.tell)(&format!("its log keeps it, and no new image: {error}"));
             }
             (Err(error), Err(_)) => {
                 live.is_in_doubt = true;
@@ -332,8 +326,14 @@ impl Durable {
         Counts { flushes: self.flushes.load(SeqCst), ..self.live().counts }
     }
 
+    /// A panic under the lock may have taken marks off pages that are in no group: all pages are to be written anew.
     fn live(&self) -> MutexGuard<'_, Live> {
-        lock(&self.live)
+        self.live.lock().unwrap_or_else(|poisoned| {
+            self.live.clear_poison();
+            let mut live = poisoned.into_inner();
+            live.is_in_doubt = true;
+            live
+        })
     }
 
     fn mark(&self) -> Result<Mark, SaveError> {
@@ -396,152 +396,7 @@ impl Keeper for Durable {
     }
 }
 
-/// Folding.
-impl Durable {
-    /// Leaves a log that is in doubt for a new image, unless somebody else has.
-    fn renew(&self, pages: &Arc<Pages>, wanted: u64) -> Result<(), DiskError> {
-        let _alone = lock(&self.fold);
-        {
-            let live = self.live();
-            if !live.is_in_doubt || live.good >= wanted {
-                return Ok(());
-            }
-            if live.not_before.is_some_and(|it| Instant::now() < it) {
-                return Err(live.error);
-            }
-        }
-        let folded = self.fold(pages);
-        let mut live = self.live();
-        let Err(error) = folded else {
-            self.tell(&mut live, None);
-            return Ok(());
-        };
-        live.error = match &error {
-            SaveError::Io(error) if error.kind() == ErrorKind::StorageFull => DiskError::NoSpace,
-            _ => DiskError::Io,
-        };
-        live.not_before = Some(Instant::now() + self.settings.patience);
-        self.tell(&mut live, Some(&error));
-        Err(live.error)
-    }
-
-    /// Has a log folded that has grown.
-    fn call_folder(self: &Arc<Self>, live: &mut Live, pages: &Arc<Pages>) {
-        let is_large = live.log.as_ref().is_some_and(|log| log.bytes() >= live.most);
-        if !is_large || live.is_folding || self.is_stopping.load(SeqCst) {
-            return;
-        }
-        let (durable, pages) = (Arc::clone(self), Arc::clone(pages));
-        let thread = std::thread::Builder::new().name("ramfold-fold".to_owned());
-        let thread = thread.spawn(move || {
-            let _alone = lock(&durable.fold);
-            let folded =
-                if durable.is_stopping.load(SeqCst) { Err(stopped().into()) } else { durable.fold(&pages) };
-            let mut live = durable.live();
-            live.is_folding = false;
-            if let Err(error) = folded {
-                let is_wanted = !durable.is_stopping.load(SeqCst);
-                if is_wanted && !std::mem::replace(&mut live.has_told_of_fold, true) {
-                    (durable.settings.tell)(&format!(
-                        "no new image could be made, and its log grows: {error}"
-                    ));
-                }
-                live.most = live.log.as_ref().map_or(u64::MAX, Log::bytes).saturating_mul(2);
-            }
-        });
-        // Without a thread the next flush tries again.
-        if let Ok(thread) = thread {
-            live.is_folding = true;
-            *lock(&self.thread) = Some(thread);
-        }
-    }
-
-    /// Makes a new image with an empty log. The caller holds `fold`.
-    fn fold(&self, pages: &Arc<Pages>) -> Result<(), SaveError> {
-        self.live().since = Some(Changed::new(pages.most()));
-        let folded = self.write_anew(pages);
-        self.live().since = None;
-        folded
-    }
-
-    fn write_anew(&self, pages: &Pages) -> Result<(), SaveError> {
-        let Settings { compressor, .. } = &self.settings;
-        let go_on = |_, _| !self.is_stopping.load(SeqCst);
-        let (draft, header) = write_draft(&self.calls, &self.path, pages, compressor, false, go_on)?;
-        self.calls.sync(draft.file())?;
-        let (mark, codec) = (self.mark()?, by_name(compressor).map_err(io::Error::other)?);
-        let mut log = Log::new(&self.calls, draft.file(), header.length, mark.seed, codec)?;
-        for _ in 0..ROUNDS {
-            let flushed =
-                self.live().since.replace(Changed::new(pages.most())).unwrap_or_else(|| Changed::new(0));
-            let count = flushed.count();
-            self.write_group(&mut log, pages, &[&flushed], &mut Vec::new())?;
-            if count <= FEW {
-                break;
-            }
-        }
-        self.put((draft, header), mark, log, pages)
-    }
-
-    /// Adds a group of these pages to a log that has no image yet.
-    fn write_group(
-        &self,
-        log: &mut Log,
-        pages: &Pages,
-        marks: &[&Changed],
-        taken: &mut Vec<u64>,
-    ) -> Result<(), Failure> {
-        if marks.iter().all(|marks| marks.count() == 0) {
-            return Ok(());
-        }
-        let (mut page, mut scratch) = ([0; PAGE_SIZE], pages.scratch());
-        let written = log.append(|group| {
-            marks.iter().try_for_each(|marks| fill(group, (pages, marks), taken, (&mut page, &mut scratch)))
-        })?;
-        log.accept(&written);
-        Ok(())
-    }
-
-    /// The last step: no flush is under way. What has changed and was not flushed goes along.
-    fn put(
-        &self,
-        (draft, header): (Draft, Header),
-        mark: Mark,
-        mut log: Log,
-        pages: &Pages,
-    ) -> Result<(), SaveError> {
-        let mut live = self.live();
-        let number = self.begun.fetch_add(1, SeqCst) + 1;
-        let flushed = live.since.take().unwrap_or_else(|| Changed::new(0));
-        let Some(changed) = pages.changed() else { return Err(stopped().into()) };
-        let mut taken = Vec::new();
-        let mut step = || -> Result<(), SaveError> {
-            self.write_group(&mut log, pages, &[&flushed], &mut Vec::new())?;
-            self.write_group(&mut log, pages, &[changed], &mut taken)?;
-            seal(&*self.calls, draft.file(), &header, &mark.block()).map_err(SaveError::Io)
-        };
-        let mut done = step();
-        if done.is_ok() {
-            let most = self.settings.least_log.max(header.length);
-            done = live.image.put(draft, header);
-            if done.is_ok() {
-                // The name leads to one or the other: until it is known which, neither takes a group.
-                (live.log, live.most, live.is_in_doubt) = (Some(log), most, true);
-                done = self.calls.sync_directory_of(&self.path).map_err(SaveError::Io);
-            }
-        }
-        if let Err(error) = done {
-            taken.iter().for_each(|number| changed.mark(*number));
-            return Err(error);
-        }
-        (live.good, live.is_in_doubt, live.not_before) = (number, false, None);
-        live.has_told_of_fold = false;
-        live.counts.folds += 1;
-        Ok(())
-    }
-}
-
-/// What a panic under the lock leaves is in doubt at the worst: no group follows on one that is not whole.
+/// These locks have nothing that a panic could spoil.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,8 @@
 //! The log of an image: what was flushed since the image was written.
 //!
-//! An image has a log if its mark says so: [`MAGIC`]; version, u32; 0, u32; seed, 16 bytes; compressor, 16 bytes; zeros.
-//! The log lies behind the chunks, from the next multiple of 4096 on, and consists of groups, each at a multiple of
-//! 4096:
+//! An image has a log if its mark says so: [`MAGIC`]; version, u32; 0, u32; seed, 16 bytes; compressor, 16 bytes;
+//! zeros. The log lies behind the chunks, from the next multiple of 4096 on, and consists of groups, each at a multiple
+//! of 4096:
 //!
 //! - [`HEAD`], 8 bytes; the group's number, u64, from 1 on; the sum of the seed and these, 16 bytes;
 //! - chunks as those of the image, the first of which follows on the sum of the head and of the group before (the seed,
@@ -11,12 +11,12 @@
 //! - a chunk without records. With it the group is committed.
 //!
 //! What follows the last committed group was not acknowledged: it is dropped. A group that begins behind it, of a later
-//! number, was begun when the one before was on disk, so then the log is damaged. The last group cannot be told from one
-//! that was never whole, if it is damaged.
+//! number, was begun when the one before was on disk, so then the log is damaged. The last group cannot be told from
+//! one that was never whole, if it is damaged.
 //!
 //! Price: a group takes whole blocks, so that no block of an acknowledged group is ever written again. Guarantee: any
-//! bytes may be read; each page that is given was in the sums. No page that a client wrote can look like a head, as long
-//! as it cannot read the seed.
+//! bytes may be read; each page that is given was in the sums. No page that a client wrote can look like a head, as
+//! long as it cannot read the seed.
 
 use super::calls::Calls;
 use super::format::{BLOCK, Block, Fields, ReadError, SUM, Writer, next_chunk, push_chunk, record, sum_of};
@@ -271,12 +271,11 @@ pub struct Written {
     end: u64,
 }
 
+/// Takes a chunk: the number of its records, and their bytes.
+type Each<'a> = &'a mut dyn FnMut(u32, &[u8]) -> Result<(), ReadError>;
+
 /// Reads one group, and gives each chunk's records; None if it is not whole. Else its bytes, and where the log goes on.
-fn group(
-    body: &mut impl Read,
-    link: &Link,
-    each: &mut dyn FnMut(u32, &[u8]) -> Result<(), ReadError>,
-) -> Result<Option<(u64, Link)>, ReadError> {
+fn group(body: &mut impl Read, link: &Link, each: Each<'_>) -> Result<Option<(u64, Link)>, ReadError> {
     let (mut head, mut payload, mut last) = ([0; HEAD_BYTES], Vec::new(), link.before());
     match body.read_exact(&mut head) {
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
