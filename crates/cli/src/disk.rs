@@ -34,9 +34,9 @@ const NAME: &str = "disk";
 ///
 /// What is written is compressed, page by page, as zram does. When --mem-limit is reached, the pages that were used
 /// least lately go to --backing-dev, compressed and encrypted; without one, what does not fit is refused. The disk
-/// is volatile: it ends with this process, unless --persist keeps it, with --durable at each flush. Its URI goes to stdout when it can be used, and
-/// `ramfold ctl` reads and changes what it does. SIGTERM and Ctrl-C end it. Exit status: 0, 2 for wrong usage, 125 if
-/// ramfold failed, --persist among it.
+/// is volatile: it ends with this process, unless --persist keeps it, with --durable at each flush. Its URI goes to
+/// stdout when it can be used, and `ramfold ctl` reads and changes what it does. SIGTERM and Ctrl-C end it. Exit
+/// status: 0, 2 for wrong usage, 125 if ramfold failed, --persist among it.
 ///
 /// --config serves several: a file with a table [[disk]] for each, in which a disk's options are set by their names
 /// (size = "4G", persist = true). With -m all that they take together stays under one limit. `ramfold ctl disks0
