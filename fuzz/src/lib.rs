@@ -1,6 +1,7 @@
 //! What the fuzz targets do with their bytes. A panic, a sanitizer's report or a failed assertion is a finding.
 
 pub mod image;
+pub mod log;
 pub mod nbd;
 
 use ramfold::PAGE_SIZE;

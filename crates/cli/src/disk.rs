@@ -34,9 +34,9 @@ const NAME: &str = "disk";
 ///
 /// What is written is compressed, page by page, as zram does. When --mem-limit is reached, the pages that were used
 /// least lately go to --backing-dev, compressed and encrypted; without one, what does not fit is refused. The disk
-/// is volatile: it ends with this process, unless --persist keeps it. Its URI goes to stdout when it can be used, and
-/// `ramfold ctl` reads and changes what it does. SIGTERM and Ctrl-C end it. Exit status: 0, 2 for wrong usage, 125 if
-/// ramfold failed, --persist among it.
+/// is volatile: it ends with this process, unless --persist keeps it, with --durable at each flush. Its URI goes to
+/// stdout when it can be used, and `ramfold ctl` reads and changes what it does. SIGTERM and Ctrl-C end it. Exit
+/// status: 0, 2 for wrong usage, 125 if ramfold failed, --persist among it.
 ///
 /// --config serves several: a file with a table [[disk]] for each, in which a disk's options are set by their names
 /// (size = "4G", persist = true). With -m all that they take together stays under one limit. `ramfold ctl disks0
@@ -46,6 +46,7 @@ const NAME: &str = "disk";
 #[command(
     after_help = "Example: ramfold disk --size 4G --mem-limit 1G --backing-dev /var/tmp --unix /run/disk.sock
          ramfold disk --size 4G --backing-dev /srv/scratch.img --persist --unix /run/disk.sock
+         ramfold disk --size 4G --backing-dev /srv/vm.img --persist --durable --unix /run/vm.sock
          ramfold disk --config /etc/ramfold/disks.toml -m 4G"
 )]
 #[command(group(clap::ArgGroup::new("socket").required(true).args(["unix", "tcp", "config"])))]
@@ -86,6 +87,13 @@ pub struct Options {
     /// is.
     #[arg(long, requires = "backing_dev")]
     pub persist: bool,
+
+    /// With --persist: what a client has flushed is there after a crash of this process or of the machine
+    ///
+    /// A flush (or a write with FUA) is answered when what was changed is on disk, in a log behind the image, which
+    /// becomes a new image when it has grown. What was not flushed may be lost by a crash, as on any disk with a cache.
+    #[arg(long, requires = "persist")]
+    pub durable: bool,
 
     /// With --persist: if the disk did not end in order the last time, serve what the last clean stop has kept
     ///

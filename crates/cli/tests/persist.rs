@@ -245,6 +245,8 @@ fn what_cannot_be_served_is_told_in_one_line_and_left_as_it_is() {
         assert!(one_line(&told.stderr).contains(part), "{}", told.stderr);
     };
     wrong(&["--persist"], "--backing-dev");
+    wrong(&["--durable"], "--persist");
+    wrong(&["--durable", "--backing-dev", image], "--persist");
     wrong(&["--accept-stale", "--backing-dev", image], "--persist");
     wrong(&["--persist", "--backing-dev", "/var/tmp"], "give a file");
     let disk = place.serve(&[]);
@@ -275,6 +277,37 @@ fn a_disk_that_was_killed_is_not_served_as_if_nothing_were_lost() {
     assert!(disk.contents() == image);
     assert_eq!(disk.end(libc::SIGTERM), Some(0));
     assert!(place.serve(&[]).contents() == image, "it was accepted, and ended in order");
+}
+
+#[test]
+fn what_was_flushed_is_there_after_a_kill() {
+    let (place, mut image) = (Place::new(), bytes(1));
+    let disk = place.serve(&["--durable", "--mem-limit", "1M"]);
+    write(&disk, &image);
+    assert_eq!(disk.client().flush(), 0);
+    // Not flushed: it may be lost.
+    assert_eq!(disk.client().write(0, &[9; PAGE]), 0);
+    assert_eq!(disk.end(libc::SIGKILL), None);
+    let mut disk = place.serve(&["--durable"]);
+    let line = disk.line();
+    assert!(line.contains("1 flushes since"), "{line}");
+    let found = disk.contents();
+    assert!(found[PAGE..] == image[PAGE..] && (found[..PAGE] == image[..PAGE] || found[..PAGE] == [9; PAGE]));
+    let mut client = disk.client();
+    image[..PAGE].fill(7);
+    assert_eq!((client.write(0, &image[..PAGE]), client.flush()), (0, 0));
+    drop(client);
+    assert_eq!(disk.end(libc::SIGKILL), None);
+    // One that is kept at clean stops alone has it as well, and leaves an image without a log.
+    let disk = place.serve(&[]);
+    assert!(disk.contents() == image);
+    assert_eq!((disk.end(libc::SIGTERM), place.files()), (Some(0), vec!["image".to_owned()]));
+    let mut disk = place.serve(&["--durable"]);
+    assert!(disk.line().contains("as the disk was stopped") && disk.contents() == image);
+    image[..PAGE].fill(5);
+    assert_eq!(disk.client().write(0, &image[..PAGE]), 0);
+    assert_eq!(disk.end(libc::SIGTERM), Some(0), "a clean stop keeps what was not flushed too");
+    assert!(place.serve(&[]).contents() == image);
 }
 
 #[test]
@@ -366,18 +399,44 @@ mod steps {
         assert!(refused > 8 && served > 2);
     }
 
+    #[test]
+    fn a_durable_disk_that_is_killed_at_any_step_of_its_stop_has_all_that_was_flushed() {
+        let (old, new, mut step) = (kept(&bytes(1)), bytes(2), 0);
+        loop {
+            step += 1;
+            let place = Place::new();
+            fs::copy(old.image(), place.image()).unwrap();
+            let mut disk = place.serve(&["--durable"]);
+            write(&disk, &new);
+            assert_eq!(disk.client().flush(), 0);
+            let was_killed = stop_at(disk.process.id(), CHANGES, step, Fate::Kill);
+            let _ = disk.process.wait();
+            drop(disk);
+            let disk = place.serve(&["--durable"]);
+            assert!(disk.contents() == new, "step {step}");
+            assert_eq!((disk.end(libc::SIGTERM), place.files()), (Some(0), vec!["image".to_owned()]));
+            if !was_killed {
+                break;
+            }
+        }
+        eprintln!("{step} stops");
+        assert!(step > 8);
+    }
+
     /// What a power cut leaves: the bytes are on disk before the name leads to them, and the name before the end.
     #[test]
     fn what_is_kept_is_synced_before_and_after_it_takes_its_place() {
         let (_place, disk) = changed(&kept(&bytes(1)).image(), &bytes(2));
         let renames = [libc::SYS_rename, libc::SYS_renameat, libc::SYS_renameat2];
-        let made =
-            stop_and_record(disk.process.id(), &[&renames[..], &[libc::SYS_write, libc::SYS_fsync]].concat());
+        let made = stop_and_record(
+            disk.process.id(),
+            &[&renames[..], &[libc::SYS_pwrite64, libc::SYS_fsync]].concat(),
+        );
         let at = made.iter().position(|call| renames.contains(call)).expect("the image takes its place");
         let syncs: Vec<usize> = (0..made.len()).filter(|it| made[*it] == libc::SYS_fsync).collect();
         let [before, after] = syncs[..] else { panic!("{made:?}") };
-        assert!(made[..before].contains(&libc::SYS_write), "the pages");
-        assert!(!made[before..at].contains(&libc::SYS_write) && before < at && at < after, "{made:?}");
+        assert!(made[..before].contains(&libc::SYS_pwrite64), "the pages");
+        assert!(!made[before..at].contains(&libc::SYS_pwrite64) && before < at && at < after, "{made:?}");
     }
 
     #[test]

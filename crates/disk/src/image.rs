@@ -3,27 +3,33 @@
 //! It is a file under a name ([`format`] tells its bytes). While a disk is served from it, it is locked, and its mark
 //! says so: what is in it is then no longer what clients have read. A clean stop writes all pages to a new file
 //! without a name, syncs it, and puts it in the place of the old one (`draft`). If nothing was changed, it only marks
-//! the old one clean again.
+//! the old one clean again. Of a disk that is durable ([`durable`]), the image has a log of what was flushed ([`log`]).
 //!
 //! Price: while it is written there are two. Nothing of it is encrypted. Guarantee: under the name there is one whole
 //! image at any moment, whenever who serves it is killed or power fails; one that was served and not brought up to
 //! date is told from one that is; no file is written over that was not read as an image or made here.
 
+pub mod calls;
 mod draft;
+pub mod durable;
 pub mod format;
+pub mod log;
 
 use crate::face::Disk;
+use crate::pages::Pages;
 use crate::volume::Volume;
+use calls::{Calls, System};
 use draft::Draft;
 use format::{BLOCK, BODY, Block, Header, HeaderError, ReadError, Writer};
+use log::{Change, Mark, Tail};
 use ramfold::codec::by_name;
 use ramfold::{PAGE_SIZE, Page};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
-use std::os::unix::fs::FileExt;
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How often a file is opened while another takes its place.
@@ -32,6 +38,8 @@ const TRIES: usize = 10;
 const TOLD: u64 = 4096;
 /// Read ahead of the parser.
 const BUFFER: usize = 1 << 20;
+/// No count of changes: the image is to be written anew.
+const NEVER: u64 = u64::MAX;
 
 /// Why there is no image.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +64,9 @@ pub enum OpenError {
         /// Bytes that it has.
         found: u64,
     },
+    /// its log is of another version
+    #[error("it has a log of version {0}, and this ramfold reads {reads}", reads = log::VERSION)]
+    LogVersion(u32),
     /// the disk has another size
     #[error("it is the image of a disk of {0} bytes")]
     Size(u64),
@@ -103,6 +114,11 @@ pub struct Image {
     path: PathBuf,
     file: File,
     header: Header,
+    calls: Arc<dyn Calls>,
+    /// It may have a log.
+    log: Option<Mark>,
+    /// Groups that were read of the log.
+    groups: u64,
     is_stale: bool,
     /// It was made here, and nothing has been served yet.
     is_new: bool,
@@ -117,10 +133,23 @@ impl Image {
     /// # Errors
     /// [`OpenError`]. Nothing was changed then.
     pub fn open(path: &Path, size: u64, accept_stale: bool) -> Result<Self, OpenError> {
+        Self::open_with(Arc::new(System), path, size, accept_stale)
+    }
+
+    /// The same, changed by these calls.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_with(
+        calls: Arc<dyn Calls>,
+        path: &Path,
+        size: u64,
+        accept_stale: bool,
+    ) -> Result<Self, OpenError> {
         let path = settle(path)?;
         for _ in 0..TRIES {
             let file = match open(&path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) {
-                Err(Errno::NOENT) => return Self::make(path, size),
+                Err(Errno::NOENT) => return Self::make(calls, path, size),
                 file => File::from(file?),
             };
             if !file.metadata()?.is_file() {
@@ -128,42 +157,64 @@ impl Image {
             }
             lock(&file)?;
             if is_there(&path, &file)? {
-                return Self::take(path, file, size, accept_stale);
+                return Self::take(calls, path, file, size, accept_stale);
             }
         }
         Err(OpenError::InUse)
     }
 
-    fn make(path: PathBuf, size: u64) -> Result<Self, OpenError> {
+    fn make(calls: Arc<dyn Calls>, path: PathBuf, size: u64) -> Result<Self, OpenError> {
         let draft = Draft::new(&path)?;
         lock(draft.file())?;
         let writer = Writer::new(io::sink(), by_name("lz4").map_err(io::Error::other)?);
         let (_, header) = writer.finish(size, now())?;
-        seal(draft.file(), &header)?;
+        seal(&*calls, draft.file(), &header, &format::clean())?;
         let file = draft.appear().map_err(|errno| match errno {
             Errno::EXIST => OpenError::InUse,
             errno => errno.into(),
         })?;
-        Ok(Self { path, file, header, is_stale: false, is_new: true, changes: 0 })
+        Ok(Self {
+            path,
+            file,
+            header,
+            calls,
+            log: None,
+            groups: 0,
+            is_stale: false,
+            is_new: true,
+            changes: 0,
+        })
     }
 
-    fn take(path: PathBuf, file: File, size: u64, accept_stale: bool) -> Result<Self, OpenError> {
+    fn take(
+        calls: Arc<dyn Calls>,
+        path: PathBuf,
+        file: File,
+        size: u64,
+        accept_stale: bool,
+    ) -> Result<Self, OpenError> {
         let mut front = Vec::new();
         (&file).take(BODY).read_to_end(&mut front)?;
         let header = Header::parse(&front)?;
         let found = file.metadata()?.len();
-        if found != header.length {
+        let log = Mark::parse(&front[BLOCK..]);
+        match Mark::version(&front[BLOCK..]) {
+            Some(log::VERSION) if log.is_none() => return Err(HeaderError::Damaged.into()),
+            Some(version) if log.is_none() => return Err(OpenError::LogVersion(version)),
+            _ => {}
+        }
+        if found < header.length || found > header.length && log.is_none() {
             return Err(OpenError::Length { length: header.length, found });
         }
         if header.size != size {
             return Err(OpenError::Size(header.size));
         }
-        let is_stale = front[BLOCK..] != format::clean();
+        let is_stale = log.is_none() && front[BLOCK..] != format::clean();
         if is_stale && !accept_stale {
             return Err(OpenError::Stale { age: age(&header) });
         }
         draft::clear(&path);
-        Ok(Self { path, file, header, is_stale, is_new: false, changes: 0 })
+        Ok(Self { path, file, header, calls, log, groups: 0, is_stale, is_new: false, changes: 0 })
     }
 
     /// Where it is.
@@ -178,7 +229,19 @@ impl Image {
         self.header.pages
     }
 
-    /// How long ago the disk was as it is here.
+    /// Whether the disk was durable, and did not end in order: it is as it was when it was last flushed, or later.
+    #[must_use]
+    pub fn was_cut(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Groups that its log had: so often was flushed what was changed since the image was written.
+    #[must_use]
+    pub fn groups(&self) -> u64 {
+        self.groups
+    }
+
+    /// How long ago the disk was as it is here, but for its log.
     #[must_use]
     pub fn age(&self) -> Duration {
         age(&self.header)
@@ -203,16 +266,37 @@ impl Image {
             }
             disk.write(number * PAGE_SIZE as u64, page, &mut worker)
         };
-        format::read(BufReader::with_capacity(BUFFER, &self.file), &self.header, &mut put)?;
-        self.changes = disk.changes();
+        let mut file = BufReader::with_capacity(BUFFER, &self.file);
+        format::read(&mut file, &self.header, &mut put)?;
+        if let Some(mark) = &self.log {
+            let (start, pages) = (log::start(self.header.length), self.header.size / PAGE_SIZE as u64);
+            let found = log::find(&mut file, start, mark)?;
+            log::replay(&mut file, (start, found), mark, pages, &mut |change| match change {
+                Change::Page(number, page) => disk.write(number * PAGE_SIZE as u64, page, &mut worker),
+                Change::Holes(number, count) => {
+                    disk.discard(number * PAGE_SIZE as u64, count * PAGE_SIZE as u64, &mut worker)
+                }
+            })?;
+            self.groups = found.groups;
+        }
+        self.changes = if self.has_rest()? { NEVER } else { disk.changes() };
         Ok(())
     }
 
-    /// Marks it as served. To be called before clients come.
+    /// Whether something lies behind the image: its log, or what never was one. That may be read from memory and not
+    /// be on disk, so it is never written on: a new image is made.
+    fn has_rest(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.len() != self.header.length)
+    }
+
+    /// Marks it as served. To be called before clients come. What its log has becomes an image first.
     ///
     /// # Errors
-    /// Those of the file.
-    pub fn serve(&mut self) -> io::Result<()> {
+    /// [`SaveError`].
+    pub fn serve(&mut self, disk: &Volume, compressor: &str) -> Result<(), SaveError> {
+        if self.has_rest()? {
+            self.save(disk, compressor, |_, _| ())?;
+        }
         self.mark(&[0; BLOCK])?;
         self.is_new = false;
         Ok(())
@@ -227,28 +311,37 @@ impl Image {
         &mut self,
         disk: &Volume,
         compressor: &str,
-        tell: impl FnMut(u64, u64),
+        mut tell: impl FnMut(u64, u64),
     ) -> Result<(), SaveError> {
         let changes = disk.changes();
         if changes == self.changes {
             self.mark(&format::clean())?;
-            return Ok(draft::sync_directory(&self.path)?);
+            return Ok(self.calls.sync_directory_of(&self.path)?);
         }
-        let draft = Draft::new(&self.path)?;
-        lock(draft.file()).map_err(io::Error::other)?;
-        let header = write(disk, compressor, draft.file(), tell)?;
-        seal(draft.file(), &header)?;
+        let go_on = |done, all| {
+            tell(done, all);
+            true
+        };
+        let (draft, header) = write_draft(&self.calls, &self.path, disk.pages(), compressor, true, go_on)?;
+        seal(&*self.calls, draft.file(), &header, &format::clean())?;
+        self.put(draft, header)?;
+        self.changes = changes;
+        Ok(self.calls.sync_directory_of(&self.path)?)
+    }
+
+    /// Puts a draft that is whole and on disk in its place. The name may lead to either until the directory is synced.
+    fn put(&mut self, draft: Draft, header: Header) -> Result<(), SaveError> {
         if !is_there(&self.path, &self.file)? && self.path.symlink_metadata().is_ok() {
             return Err(SaveError::Replaced);
         }
-        self.file = draft.replace()?;
-        (self.header, self.changes) = (header, changes);
-        Ok(draft::sync_directory(&self.path)?)
+        self.file = draft.replace(&*self.calls)?;
+        (self.header, self.is_new) = (header, false);
+        Ok(())
     }
 
     fn mark(&self, mark: &Block) -> io::Result<()> {
-        self.file.write_all_at(mark, BLOCK as u64)?;
-        self.file.sync_data()
+        self.calls.write(&self.file, mark, BLOCK as u64)?;
+        self.calls.sync_data(&self.file)
     }
 }
 
@@ -289,34 +382,38 @@ fn is_there(path: &Path, file: &File) -> Result<bool, Errno> {
     }
 }
 
-/// Writes the pages to a file that is empty.
-fn write(
-    disk: &Volume,
+/// Writes the pages to a draft for this place. If `is_alone`, nobody changes any meanwhile; else each is as it is at
+/// some moment. The header is still to be written. `tell` ends it by false.
+fn write_draft(
+    calls: &Arc<dyn Calls>,
+    path: &Path,
+    pages: &Pages,
     compressor: &str,
-    file: &File,
-    mut tell: impl FnMut(u64, u64),
-) -> Result<Header, SaveError> {
+    is_alone: bool,
+    mut tell: impl FnMut(u64, u64) -> bool,
+) -> Result<(Draft, Header), SaveError> {
     let codec = by_name(compressor).map_err(io::Error::other)?;
-    let mut out = file;
-    io::Seek::seek(&mut out, io::SeekFrom::Start(BODY))?;
-    let mut writer = Writer::new(out, codec);
-    let (mut done, all) = (0, disk.store().stats().stored_pages);
-    disk.each_page(|number, page| {
+    let draft = Draft::new(path)?;
+    lock(draft.file()).map_err(io::Error::other)?;
+    let mut writer = Writer::new(Tail::new(calls, draft.file(), BODY)?, codec);
+    let (mut done, all) = (0, pages.stored());
+    pages.each(0..pages.most(), is_alone, |number, page| {
         done += 1;
-        if done % TOLD == 0 {
-            tell(done, all);
+        if done % TOLD == 0 && !tell(done, all) {
+            return Err(io::Error::from(io::ErrorKind::Interrupted).into());
         }
         let page = page.map_err(|_| SaveError::Page(number))?;
         writer.page(number, page).map_err(SaveError::Io)
     })?;
-    Ok(writer.finish(disk.most(), now())?.1)
+    let (mut out, header) = writer.finish(pages.most() * PAGE_SIZE as u64, now())?;
+    out.flush()?;
+    Ok((draft, header))
 }
 
-/// Makes a file whose pages are written an image that is clean, and stays.
-fn seal(file: &File, header: &Header) -> io::Result<()> {
-    let front = [header.block(), format::clean()].concat();
-    file.write_all_at(&front, 0)?;
-    file.sync_all()
+/// Makes a file whose pages are written an image that has this mark, and stays.
+fn seal(calls: &dyn Calls, file: &File, header: &Header, mark: &Block) -> io::Result<()> {
+    calls.write(file, &[header.block(), *mark].concat(), 0)?;
+    calls.sync(file)
 }
 
 fn age(header: &Header) -> Duration {

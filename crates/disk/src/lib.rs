@@ -3,11 +3,12 @@
 //! [`face`] is the line between the two halves: what a disk can do, whoever asks. Above it lie the protocols
 //! ([`nbd`]); they know requests and no pages. Below it lies the disk ([`volume`], `pages`); it knows pages and no
 //! protocol. Beside the protocols, [`attributes`] are what can be read and changed while it runs, by the socket of
-//! [`ramfold_budget::control`]. [`image`] keeps a disk from a stop to the next start.
+//! [`ramfold_budget::control`]. [`image`] keeps a disk from a stop to the next start, or from a flush on.
 
 mod ages;
 pub mod attributes;
 pub mod backing;
+mod changed;
 mod counts;
 pub mod face;
 pub mod image;

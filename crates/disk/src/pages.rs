@@ -3,6 +3,7 @@
 //! Who changes a page is alone with it ([`crate::stripes`]). Guarantee: a page that cannot be stored stays as it was.
 
 use crate::ages::Ages;
+use crate::changed::Changed;
 use crate::counts::Counts;
 use crate::face::DiskError;
 use crate::stripes::Stripes;
@@ -11,14 +12,28 @@ use ramfold::{
 };
 use ramfold_budget::member::Member;
 use ramfold_budget::pooled::Pooled;
+use std::fmt::Debug;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 
 /// How often a page is tried to be stored while others take the room.
 const TRIES: usize = 256;
 /// Up to so many pages are discarded one by one; more of them with all stripes held.
 const FEW: u64 = 64;
+
+/// What makes pages outlive the process.
+pub(crate) trait Keeper: Debug + Send + Sync {
+    /// Returns when all pages that were changed before are kept, as they were or as they were changed since.
+    fn keep(self: Arc<Self>, pages: &Arc<Pages>) -> Result<(), DiskError>;
+}
+
+/// The pages that were not kept since they were changed, and who keeps them.
+#[derive(Debug)]
+struct Kept {
+    changed: Changed,
+    keeper: Arc<dyn Keeper>,
+}
 
 /// The pages, and what is known of them.
 #[derive(Debug)]
@@ -29,6 +44,9 @@ pub(crate) struct Pages {
     stripes: Stripes,
     pub(crate) ages: Ages,
     pub(crate) counts: Counts,
+    /// Pages that there may be.
+    most: u64,
+    kept: OnceLock<Kept>,
     /// Each worker has one.
     workers: Arc<()>,
 }
@@ -43,17 +61,77 @@ pub struct Worker {
 }
 
 impl Pages {
-    /// Pages of zeros.
-    pub(crate) fn new(member: Arc<Member>, door: Arc<Pooled>) -> Self {
+    /// So many pages of zeros.
+    pub(crate) fn new(member: Arc<Member>, door: Arc<Pooled>, most: u64) -> Self {
         let pool = member.store().create_pool(PoolKind::Persistent, None);
         let (stripes, ages, counts) = (Stripes::default(), Ages::new(), Counts::default());
-        Self { member, door, pool, stripes, ages, counts, workers: Arc::default() }
+        let kept = OnceLock::new();
+        Self { member, door, pool, stripes, ages, counts, most, kept, workers: Arc::default() }
+    }
+
+    /// Pages that there may be.
+    pub(crate) fn most(&self) -> u64 {
+        self.most
+    }
+
+    /// Pages that the store has.
+    pub(crate) fn stored(&self) -> u64 {
+        self.member.store().stats().stored_pages
+    }
+
+    /// From now on what changes is noted, and flushed to this keeper. Once, while nobody changes any.
+    pub(crate) fn set_keeper(&self, keeper: Arc<dyn Keeper>) {
+        let _ = self.kept.set(Kept { changed: Changed::new(self.most), keeper });
+    }
+
+    /// Those that were not kept since they were changed, if they are to be.
+    pub(crate) fn changed(&self) -> Option<&Changed> {
+        self.kept.get().map(|kept| &kept.changed)
+    }
+
+    /// Returns when what was changed before has the durability that was promised.
+    pub(crate) fn flush(self: &Arc<Self>) -> Result<(), DiskError> {
+        self.kept.get().map_or(Ok(()), |kept| Arc::clone(&kept.keeper).keep(self))
+    }
+
+    fn mark(&self, number: u64) {
+        if let Some(kept) = self.kept.get() {
+            kept.changed.mark(number);
+        }
+    }
+
+    /// Takes a mark off a page and gives the page, which is then as it was marked or later. None: there was no mark;
+    /// false: the page is a hole.
+    pub(crate) fn take(
+        &self,
+        marks: &Changed,
+        number: u64,
+        page: &mut Page,
+        scratch: &mut Scratch,
+    ) -> Result<Option<bool>, DiskError> {
+        let _alone = self.stripes.of(number);
+        if !marks.clear(number) {
+            return Ok(None);
+        }
+        match self.member.store().load(self.key(number), page, scratch) {
+            Ok(()) => Ok(Some(true)),
+            Err(LoadError::Miss) => Ok(Some(false)),
+            Err(_) => {
+                marks.mark(number);
+                Err(DiskError::Io)
+            }
+        }
     }
 
     /// Working memory for one thread.
     pub(crate) fn worker(&self) -> Worker {
         let (scratch, page) = (self.member.store().scratch(), Box::new([0; PAGE_SIZE]));
         Worker { scratch, page, _counted: Arc::clone(&self.workers) }
+    }
+
+    /// Working memory of the store.
+    pub(crate) fn scratch(&self) -> Scratch {
+        self.member.store().scratch()
     }
 
     /// Workers that there are now.
@@ -66,18 +144,23 @@ impl Pages {
         self.member.store().look(self.pool, 0, pages, each);
     }
 
-    /// Gives each page of the range that there is, in order, until `each` fails. Nobody changes any meanwhile.
+    /// Gives each page of the range that there is, in order, until `each` fails. If `is_alone`, nobody changes any
+    /// meanwhile.
     pub(crate) fn each<E>(
         &self,
         pages: Range<u64>,
+        is_alone: bool,
         mut each: impl FnMut(u64, Result<&Page, DiskError>) -> Result<(), E>,
     ) -> Result<(), E> {
         let (store, mut done) = (self.member.store(), Ok(()));
         let (mut scratch, mut page) = (store.scratch(), [0; PAGE_SIZE]);
-        let _alone = self.stripes.all();
+        let _alone = is_alone.then(|| self.stripes.all());
         self.look(pages, &mut |number, _| {
-            let loaded = store.load(self.key(number), &mut page, &mut scratch);
-            done = each(number, loaded.map(|()| &page).map_err(|_| DiskError::Io));
+            done = match store.load(self.key(number), &mut page, &mut scratch) {
+                Ok(()) => each(number, Ok(&page)),
+                Err(LoadError::Miss) if !is_alone => Ok(()),
+                Err(_) => each(number, Err(DiskError::Io)),
+            };
             done.is_ok()
         });
         done
@@ -116,6 +199,7 @@ impl Pages {
             match store.store(self.key(number), page, scratch) {
                 Ok(()) => {
                     self.ages.touch(number);
+                    self.mark(number);
                     self.member.enter(0);
                     return Ok(());
                 }
@@ -155,11 +239,22 @@ impl Pages {
         let forget = |page: &u64| {
             let _alone = self.stripes.of(*page);
             self.ages.forget(&(*page..page + 1));
-            store.invalidate(self.key(*page))
+            let was_there = store.invalidate(self.key(*page));
+            if was_there {
+                self.mark(*page);
+            }
+            was_there
         };
         let forgotten = if pages.end - pages.start > FEW {
             let _alone = self.stripes.all();
             self.ages.forget(&pages);
+            if let Some(kept) = self.kept.get() {
+                // What is not there is a hole where it is kept as well, or is marked.
+                self.look(pages.clone(), &mut |number, _| {
+                    kept.changed.mark(number);
+                    true
+                });
+            }
             store.invalidate_range(self.pool, 0, pages)
         } else {
             pages.filter(forget).count() as u64

@@ -5,7 +5,7 @@
 //!
 //! Price: a part of a page costs a load and a store. Guarantee: what was written and acknowledged is read until it is
 //! written over, or the read fails; a write that fails leaves each page as it was or as it should be. The disk is
-//! volatile: it ends with its process, unless an image is made of it ([`crate::image`]).
+//! volatile: it ends with its process, unless an image is kept of it ([`crate::image`]).
 
 use crate::ages::{Age, MAX_PAGES};
 use crate::backing::Backing;
@@ -133,7 +133,8 @@ impl Volume {
             let name = name.unwrap_or_else(|| "budget".to_owned());
             Arc::clone(backing.insert(Arc::new(Backing::new(wrap(tier), name)))) as _
         })?;
-        let pages = Arc::new(Pages::new(Arc::clone(service.member()), Arc::clone(service.door())));
+        let pages =
+            Arc::new(Pages::new(Arc::clone(service.member()), Arc::clone(service.door()), size / PAGE));
         let kept = Arc::clone(&pages);
         let gives_way = Arc::new(AtomicBool::new(true));
         let mut shrinker = backing.as_ref().map(|_| Shrinker::new(Pressure::new(), Arc::clone(&gives_way)));
@@ -265,22 +266,14 @@ impl Volume {
         stats.stores + stats.invalidates
     }
 
-    /// Gives each page that there is, or why it cannot be read, in order, until `each` fails. Meanwhile nobody changes
-    /// any.
-    ///
-    /// # Errors
-    /// What `each` gives.
-    pub fn each_page<E>(
-        &self,
-        each: impl FnMut(u64, Result<&Page, DiskError>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        self.pages.each(self.all(), each)
-    }
-
     /// Bytes that the disk was opened with.
     #[must_use]
     pub fn most(&self) -> u64 {
         self.most
+    }
+
+    pub(crate) fn pages(&self) -> &Arc<Pages> {
+        &self.pages
     }
 
     pub(crate) fn counts(&self) -> &Counts {
@@ -460,7 +453,7 @@ impl Disk for Volume {
     }
 
     fn flush(&self) -> Result<(), DiskError> {
-        Ok(())
+        self.pages.flush()
     }
 
     fn extents(&self, offset: u64, len: u64, each: &mut dyn FnMut(Extent) -> bool) {

@@ -82,7 +82,7 @@ fn open(path: &Path) -> Result<Image, OpenError> {
 fn serve(path: &Path) -> (Volume, Image) {
     let (disk, mut image) = (volume(None), open(path).unwrap());
     image.restore(&disk, |_, _| ()).unwrap();
-    image.serve().unwrap();
+    image.serve(&disk, "lz4").unwrap();
     (disk, image)
 }
 
@@ -138,7 +138,7 @@ fn only_a_stop_in_order_makes_it_clean() {
     let (disk, mut image) = (volume(None), Image::open(&path, PAGES * PAGE, true).unwrap());
     image.restore(&disk, |_, _| ()).unwrap();
     assert!(image.is_stale() && contents(&disk) == bytes);
-    image.serve().unwrap();
+    image.serve(&disk, "lz4").unwrap();
     disk.discard(0, PAGES * PAGE, &mut disk.worker()).unwrap();
     image.save(&disk, "lz4", |_, _| ()).unwrap();
     drop((image, disk));

@@ -13,12 +13,13 @@ use std::path::Path;
 use toml::{Table, Value};
 
 /// Options that each disk has its own of; those of a socket and the name beside them.
-pub const OF_A_DISK: [&str; 12] = [
+pub const OF_A_DISK: [&str; 13] = [
     "size",
     "mem_limit",
     "backing_dev",
     "backing_size",
     "persist",
+    "durable",
     "accept_stale",
     "comp_algorithm",
     "recomp_algorithm",

@@ -50,7 +50,7 @@ impl Served {
         let within = place.limit();
         let (listener, socket) = (options.listener()?, serve::socket(NAME, options.name.as_deref())?);
         let volume = Arc::new(Volume::open_in(settings, place).map_err(|error| failed(&error))?);
-        let kept = image.map(|image| Kept::restore(image, &volume, &options.comp_algorithm)).transpose()?;
+        let kept = image.map(|image| Kept::restore(image, &volume, options)).transpose()?;
         let name = socket.as_ref().map_or(NAME, |socket| socket.name()).to_owned();
         volume.set_name(&name);
         Ok(Self {
@@ -111,7 +111,7 @@ impl Served {
     }
 
     fn admit(&mut self, listener: Listener) -> Result<Server, Failure> {
-        self.kept.as_mut().map_or(Ok(()), Kept::serve)?;
+        self.kept.as_mut().map_or(Ok(()), |kept| kept.serve(&self.volume))?;
         let server = Server::start(listener, Arc::clone(&self.volume), self.exported.clone());
         server.map_err(|error| {
             // Nothing has come that is not kept.
@@ -130,11 +130,7 @@ impl Served {
                 ", in a shared budget of {}",
                 size::display(limit)
             )),
-            if self.kept.is_some() {
-                "a clean stop keeps it"
-            } else {
-                "all that is written ends with this process"
-            }
+            self.kept.as_ref().map_or("all that is written ends with this process", Kept::promise)
         ));
     }
 

@@ -4,7 +4,8 @@
 //! the other file is there, as it was, until the draft is, by one step. A draft that is dropped is gone. Of one whose
 //! writer was killed nothing stays, or a file `.NAME.ramfold-new`, which [`clear`] takes away.
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open, openat, rename, unlink};
+use super::calls::Calls;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open, openat, unlink};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -52,7 +53,7 @@ impl Draft {
     }
 
     /// Gives it its place.
-    pub(super) fn replace(mut self) -> Result<File, Errno> {
+    pub(super) fn replace(mut self, calls: &dyn Calls) -> std::io::Result<File> {
         if self.name.is_none() {
             clear(&self.target);
             let name = beside(&self.target);
@@ -60,7 +61,7 @@ impl Draft {
             self.name = Some(name);
         }
         let name = self.name.take().expect("it was given a name");
-        rename(&name, &self.target).inspect_err(|_| self.name = Some(name))?;
+        calls.rename(&name, &self.target).inspect_err(|_| self.name = Some(name))?;
         Ok(self.taken())
     }
 
@@ -92,11 +93,6 @@ pub(super) fn clear(target: &Path) {
     let _ = unlink(beside(target));
 }
 
-/// Returns when what the directory says of this file will be so after a power cut.
-pub(super) fn sync_directory(target: &Path) -> std::io::Result<()> {
-    File::open(directory(target))?.sync_all()
-}
-
 fn directory(target: &Path) -> &Path {
     target.parent().unwrap_or(Path::new("/"))
 }
@@ -111,6 +107,7 @@ fn beside(target: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use super::super::calls::System;
     use super::*;
     use std::fs;
     use std::io::Write;
@@ -138,7 +135,7 @@ mod tests {
             if draft.name.is_none() {
                 fs::write(&left, "half").unwrap();
             }
-            draft.replace().unwrap();
+            draft.replace(&System).unwrap();
             assert_eq!((fs::read(&target).unwrap(), names(directory.path())), (b"second".to_vec(), 1));
             fs::remove_file(&target).unwrap();
         }

@@ -5,8 +5,8 @@
 //! - 0..4096, the header: [`MAGIC`]; version, u32; 0, u32; size of the disk, u64; pages, u64; length of the file, u64;
 //!   time of the stop, u64, seconds since 1970; compressor, 16 bytes; last sum of the chunks; zeros; in the last 16
 //!   bytes the sum of all before.
-//! - 4096..8192, the mark: [`CLEAN`] and zeros; else the disk was served since.
-//! - 8192.., chunks of up to 256 records; the end of the last is the end of the file.
+//! - 4096..8192, the mark: [`CLEAN`] and zeros; or that a log follows ([`super::log`]); else the disk was served since.
+//! - 8192.., chunks of up to 256 records; the end of the last is the end of the file, but for a log.
 //!
 //! A chunk is the number of its records, u32, their bytes, u32, its sum, and the records. The sum is of the sum of the
 //! chunk before (16 zeros before the first), the two numbers and the records: so the header's sum stands for all. A
@@ -37,14 +37,16 @@ pub const BLOCK: usize = 4096;
 pub const BODY: u64 = 2 * BLOCK as u64;
 
 const CHUNK_RECORDS: u32 = 256;
-const CHUNK_HEAD: usize = 24;
+pub(super) const CHUNK_HEAD: usize = 24;
 const RECORD_HEAD: usize = 12;
 const CHUNK_BYTES: usize = CHUNK_RECORDS as usize * (RECORD_HEAD + PAGE_SIZE);
-const SUM: usize = 16;
+pub(super) const SUM: usize = 16;
 
 const RAW: u16 = 0;
 const COMPRESSED: u16 = 1;
 const SAME: u16 = 2;
+/// Of a log alone: so many pages are holes.
+const HOLES: u16 = 3;
 
 /// A block.
 pub type Block = [u8; BLOCK];
@@ -160,25 +162,25 @@ pub fn clean() -> Block {
 }
 
 /// The front of what is left of some bytes.
-struct Fields<'a>(&'a [u8]);
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(super) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (field, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(*field)
     }
 
-    fn u32(&mut self) -> Option<u32> {
+    pub(super) fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Option<u64> {
+    pub(super) fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_le_bytes)
     }
 }
 
-fn sum_of(parts: &[&[u8]]) -> u128 {
+pub(super) fn sum_of(parts: &[&[u8]]) -> u128 {
     let mut hasher = Hasher::new();
     parts.iter().for_each(|part| hasher.write(part));
     hasher.finish_128()
@@ -214,6 +216,40 @@ impl<W: Write> Writer<W> {
         writer
     }
 
+    /// Where the chunks go.
+    pub(super) fn out(&mut self) -> &mut W {
+        &mut self.out
+    }
+
+    /// Forgets a chunk that has not ended, and goes on after a chunk of this sum.
+    pub(super) fn go_on_after(&mut self, last: u128) {
+        self.last = last;
+        self.begin();
+    }
+
+    /// Ends the chunk, and adds one without records, which says that the pages so far belong together. Gives its sum.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub(super) fn commit(&mut self) -> io::Result<u128> {
+        if self.records > 0 {
+            self.end()?;
+        }
+        self.end()?;
+        Ok(self.last)
+    }
+
+    /// Adds that so many pages are holes.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub(super) fn holes(&mut self, number: u64, count: u64) -> io::Result<()> {
+        let head = self.chunk.len();
+        self.chunk.resize(head + RECORD_HEAD, 0);
+        self.chunk.extend_from_slice(&count.to_le_bytes());
+        self.end_record(head, number, HOLES)
+    }
+
     /// Adds a page. Their numbers ascend.
     ///
     /// # Errors
@@ -239,11 +275,17 @@ impl<W: Write> Writer<W> {
                 }
             }
         };
+        self.pages += 1;
+        self.end_record(head, number, kind)
+    }
+
+    /// Ends the record that begins there in the chunk.
+    fn end_record(&mut self, head: usize, number: u64, kind: u16) -> io::Result<()> {
         let len = u16::try_from(self.chunk.len() - head - RECORD_HEAD).unwrap_or(u16::MAX);
         self.chunk[head..head + 8].copy_from_slice(&number.to_le_bytes());
         self.chunk[head + 8..head + 10].copy_from_slice(&kind.to_le_bytes());
         self.chunk[head + 10..head + 12].copy_from_slice(&len.to_le_bytes());
-        (self.records, self.pages) = (self.records + 1, self.pages + 1);
+        self.records += 1;
         if self.records == CHUNK_RECORDS { self.end() } else { Ok(()) }
     }
 
@@ -293,11 +335,12 @@ pub fn read(
     let (mut at, mut last, mut pages, mut next) = (BODY, 0, 0, 0);
     while at < header.length {
         let damaged = || ReadError::Damaged(at);
-        let records = next_chunk(&mut body, &mut payload, &mut last, at)?.ok_or_else(damaged)?;
+        let records = next_chunk(&mut body, &mut payload, &mut last, at)?.filter(|records| *records > 0);
+        let records = records.ok_or_else(damaged)?;
         let mut left = Fields(&payload);
         for _ in 0..records {
-            let number = record(&mut left, &*codec, &mut scratch, &mut page).ok_or_else(damaged)?;
-            if number < next || number >= header.size / PAGE_SIZE as u64 {
+            let (number, holes) = record(&mut left, &*codec, &mut scratch, &mut page).ok_or_else(damaged)?;
+            if holes > 0 || number < next || number >= header.size / PAGE_SIZE as u64 {
                 return Err(damaged());
             }
             next = number + 1;
@@ -316,7 +359,7 @@ pub fn read(
 }
 
 /// The records of the chunk that follows, and how many they are; None if it is not what was written.
-fn next_chunk(
+pub(super) fn next_chunk(
     body: &mut impl Read,
     payload: &mut Vec<u8>,
     last: &mut u128,
@@ -332,7 +375,7 @@ fn next_chunk(
     let (Some(records), Some(bytes), Some(sum)) = (fields.u32(), fields.u32(), fields.take()) else {
         return Ok(None);
     };
-    if !(1..=CHUNK_RECORDS).contains(&records) || bytes as usize > CHUNK_BYTES {
+    if records > CHUNK_RECORDS || bytes as usize > CHUNK_BYTES || (records == 0) != (bytes == 0) {
         return Ok(None);
     }
     payload.resize(bytes as usize, 0);
@@ -341,8 +384,13 @@ fn next_chunk(
     Ok((last.to_le_bytes() == sum).then_some(records))
 }
 
-/// The page of the next record, and its number.
-fn record(left: &mut Fields<'_>, codec: &dyn Codec, scratch: &mut Scratch, page: &mut Page) -> Option<u64> {
+/// The page of the next record, and its number; or from where on so many pages are holes.
+pub(super) fn record(
+    left: &mut Fields<'_>,
+    codec: &dyn Codec,
+    scratch: &mut Scratch,
+    page: &mut Page,
+) -> Option<(u64, u64)> {
     let number = left.u64()?;
     let [kind, len] = [left.take()?, left.take()?].map(u16::from_le_bytes);
     let (data, rest) = left.0.split_at_checked(usize::from(len))?;
@@ -351,9 +399,22 @@ fn record(left: &mut Fields<'_>, codec: &dyn Codec, scratch: &mut Scratch, page:
         RAW => *page = data.try_into().ok()?,
         COMPRESSED => codec.decompress(scratch, data, page).ok()?,
         SAME => fill(page, u64::from_ne_bytes(data.try_into().ok()?)),
+        HOLES => {
+            let count = u64::from_le_bytes(data.try_into().ok()?);
+            return (count > 0).then_some((number, count));
+        }
         _ => return None,
     }
-    Some(number)
+    Some((number, 0))
+}
+
+/// Adds a chunk of these records that follows on this sum.
+pub(super) fn push_chunk(body: &mut Vec<u8>, last: &mut u128, records: u32, payload: &[u8]) {
+    *last = chain(*last, records, payload);
+    body.extend_from_slice(&records.to_le_bytes());
+    body.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(u32::MAX).to_le_bytes());
+    body.extend_from_slice(&last.to_le_bytes());
+    body.extend_from_slice(payload);
 }
 
 /// An image of these chunks, each the number of its records and their bytes: sums and lengths are right, whatever the
@@ -362,12 +423,7 @@ fn record(left: &mut Fields<'_>, codec: &dyn Codec, scratch: &mut Scratch, page:
 pub fn sealed(size: u64, pages: u64, codec: &str, chunks: &[(u32, &[u8])]) -> (Header, Vec<u8>) {
     let (mut body, mut last) = (Vec::new(), 0);
     for (records, payload) in chunks {
-        last = chain(last, *records, payload);
-        let bytes = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-        body.extend_from_slice(&records.to_le_bytes());
-        body.extend_from_slice(&bytes.to_le_bytes());
-        body.extend_from_slice(&last.to_le_bytes());
-        body.extend_from_slice(payload);
+        push_chunk(&mut body, &mut last, *records, payload);
     }
     let length = BODY + body.len() as u64;
     (Header { size, pages, length, saved: 0, codec: codec.to_owned(), last }, body)
