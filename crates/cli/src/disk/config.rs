@@ -9,7 +9,7 @@ use crate::failure::{Failure, line_of};
 use clap::{Args, FromArgMatches};
 use ramfold_budget::control::values::switch;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Options that each disk has its own of; those of a socket and the name beside them.
@@ -27,7 +27,7 @@ pub const OF_A_DISK: [&str; 12] = [
     "no_same_filled",
     "no_duplicates",
 ];
-const NAMED: [&str; 3] = ["name", "unix", "tcp"];
+const NAMED: [&str; 4] = ["name", "unix", "tcp", "vhost_user"];
 
 /// The disks that a file wants. All of it is wrong usage, but that the file cannot be read.
 pub fn read(path: &Path) -> Result<Vec<Options>, Failure> {
@@ -118,11 +118,15 @@ fn argument(command: &clap::Command, key: &str, value: &Value) -> Result<Option<
 
 /// Two disks of one name or one socket are a mistake that would be told late.
 fn apart(disk: &Options, others: &[Options]) -> Result<(), Failure> {
-    let absolute = |disk: &Options| disk.unix.as_ref().and_then(|path| std::path::absolute(path).ok());
+    let absolute = |path: &Option<PathBuf>| path.as_ref().and_then(|path| std::path::absolute(path).ok());
     for (number, other) in others.iter().enumerate() {
         let alike = [
             ("name", disk.name.is_some() && disk.name == other.name),
-            ("unix", disk.unix.is_some() && absolute(disk) == absolute(other)),
+            ("unix", disk.unix.is_some() && absolute(&disk.unix) == absolute(&other.unix)),
+            (
+                "vhost-user",
+                disk.vhost_user.is_some() && absolute(&disk.vhost_user) == absolute(&other.vhost_user),
+            ),
             ("tcp", disk.tcp.is_some_and(|address| address.port() != 0) && disk.tcp == other.tcp),
         ];
         if let Some((key, _)) = alike.iter().find(|(_, is_so)| *is_so) {

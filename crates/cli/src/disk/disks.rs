@@ -116,7 +116,7 @@ impl Disks {
         for disk in &list.disks {
             disk.tell();
             // Nobody need listen.
-            let _ = writeln!(io::stdout(), "{}", disk.uri());
+            disk.uris().for_each(|uri| drop(writeln!(io::stdout(), "{uri}")));
         }
         Ok(())
     }
@@ -187,7 +187,10 @@ impl Disks {
 
     /// A line for each: its name, its bytes, where clients find it.
     fn told(&self) -> String {
-        let line = |disk: &Served| format!("{} {} {}\n", disk.name(), disk.size(), disk.uri());
+        let line = |disk: &Served| {
+            let uris: Vec<&str> = disk.uris().collect();
+            format!("{} {} {}\n", disk.name(), disk.size(), uris.join(" "))
+        };
         self.list().disks.iter().map(line).collect()
     }
 }

@@ -3,6 +3,7 @@
 //! It is opened first, when nothing can be lost and nobody comes; then served. Dropped, it gives back what it has: its
 //! memory, its place in the budget, its part of the backing, its sockets and its name.
 
+use super::door::Door;
 use super::persist::{self, Kept};
 use super::{NAME, Options};
 use crate::failure::{Failure, say};
@@ -14,24 +15,15 @@ use ramfold_budget::share::Offer;
 use ramfold_disk::attributes::{AttributeError, Attributes};
 use ramfold_disk::face::Disk;
 use ramfold_disk::image::SaveError;
-use ramfold_disk::nbd::{Listener, Server};
 use ramfold_disk::volume::Volume;
 use std::sync::Arc;
-
-/// Where clients come.
-enum Door {
-    Closed(Listener),
-    Open(Server),
-    /// Its thread has panicked.
-    Lost,
-}
 
 /// A disk that is served, or about to be.
 pub struct Served {
     name: String,
     exported: String,
-    uri: String,
-    door: Door,
+    doors: Vec<Door>,
+    is_served: bool,
     socket: Option<Socket>,
     control: Option<Control>,
     attributes: Arc<Attributes>,
@@ -48,15 +40,15 @@ impl Served {
         let image = persist::open(options)?;
         settings.backing = options.backing(image.as_ref())?;
         let within = place.limit();
-        let (listener, socket) = (options.listener()?, serve::socket(NAME, options.name.as_deref())?);
+        let (doors, socket) = (options.doors()?, serve::socket(NAME, options.name.as_deref())?);
         let volume = Arc::new(Volume::open_in(settings, place).map_err(|error| failed(&error))?);
         let kept = image.map(|image| Kept::restore(image, &volume, &options.comp_algorithm)).transpose()?;
         let name = socket.as_ref().map_or(NAME, |socket| socket.name()).to_owned();
         volume.set_name(&name);
         Ok(Self {
             exported: options.name.as_deref().unwrap_or(NAME).to_owned(),
-            uri: listener.uri(),
-            door: Door::Closed(listener),
+            doors,
+            is_served: false,
             control: None,
             attributes: options.attributes(&volume),
             name,
@@ -73,8 +65,8 @@ impl Served {
     }
 
     /// Where clients find it.
-    pub fn uri(&self) -> &str {
-        &self.uri
+    pub fn uris(&self) -> impl Iterator<Item = &str> {
+        self.doors.iter().map(Door::uri)
     }
 
     /// Bytes that it has room for now.
@@ -103,18 +95,18 @@ impl Served {
             let attributes = Arc::clone(&self.attributes) as _;
             self.control = serve::control(NAME, self.socket.take(), attributes)?;
         }
-        self.door = match std::mem::replace(&mut self.door, Door::Lost) {
-            Door::Closed(listener) => Door::Open(self.admit(listener)?),
-            door => door,
-        };
+        if !self.is_served {
+            self.admit()?;
+        }
         Ok(())
     }
 
-    fn admit(&mut self, listener: Listener) -> Result<Server, Failure> {
+    fn admit(&mut self) -> Result<(), Failure> {
         self.kept.as_mut().map_or(Ok(()), Kept::serve)?;
-        let server = Server::start(listener, Arc::clone(&self.volume), self.exported.clone());
-        server.map_err(|error| {
-            // Nothing has come that is not kept.
+        self.is_served = true;
+        let opened = self.doors.iter_mut().try_for_each(|door| door.open(&self.volume, &self.exported));
+        opened.map_err(|error| {
+            self.hang_up();
             let _ = self.keep();
             failed(&error)
         })
@@ -140,10 +132,8 @@ impl Served {
 
     /// Hangs up on all clients. Then none has a request under way.
     fn hang_up(&mut self) {
-        self.door = match std::mem::replace(&mut self.door, Door::Lost) {
-            Door::Open(server) => server.stop().map_or(Door::Lost, Door::Closed),
-            door => door,
-        };
+        self.doors.iter_mut().for_each(Door::close);
+        self.is_served = false;
     }
 
     fn keep(&mut self) -> Result<(), SaveError> {
@@ -152,14 +142,14 @@ impl Served {
 
     /// Hangs up and keeps what is to be kept. A line: why it could not be kept, and goes on.
     pub fn stop(&mut self, is_last: bool) -> Result<Option<String>, Failure> {
-        if matches!(self.door, Door::Closed(_)) {
+        if !self.is_served {
             // It was never served: its image is as it should be.
             return Ok(None);
         }
         self.hang_up();
         let Err(error) = self.keep() else { return Ok(None) };
         let kept = self.kept.as_ref().expect("it was to be kept");
-        if is_last || matches!(self.door, Door::Lost) {
+        if is_last || self.doors.iter().any(Door::is_lost) {
             return Err(kept.lost(&error));
         }
         let line = kept.goes_on(&error);
