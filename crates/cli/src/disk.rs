@@ -9,6 +9,7 @@ mod disks;
 mod door;
 mod persist;
 mod served;
+mod steady;
 
 use crate::failure::{Failure, say};
 use crate::run::metrics::Address;
@@ -34,7 +35,7 @@ use std::sync::Arc;
 const NAME: &str = "disk";
 
 /// One of these says where disks are served.
-const SOCKETS: [&str; 4] = ["unix", "tcp", "vhost_user", "config"];
+const SOCKETS: [&str; 5] = ["unix", "tcp", "vhost_user", "ublk", "config"];
 
 /// Serves a compressed disk that lies in memory, to clients of the NBD protocol and to virtual machines.
 ///
@@ -73,6 +74,12 @@ pub struct Options {
     /// --tcp beside it, clients of NBD see the same disk
     #[arg(long, value_name = "PATH")]
     pub vhost_user: Option<PathBuf>,
+
+    /// Be a block device of this machine, /dev/ublkbN, with this number or the next that is free
+    ///
+    /// Wants root, Linux 6.4 or later, its driver (modprobe ublk_drv) and io_uring. Others can use the disk beside it.
+    #[arg(long, value_name = "NUMBER", require_equals = true)]
+    pub ublk: Option<Option<u32>>,
 
     /// What `ramfold ctl` and clients call the disk; by default disk0, or the next number that is free. With --config,
     /// what `ramfold ctl` calls the server; by default disks0
@@ -139,7 +146,7 @@ pub struct Options {
 
     /// Serve the disks of a file (TOML), each a table [[disk]] with these options
     #[arg(long, value_name = "FILE", conflicts_with_all = config::OF_A_DISK)]
-    #[arg(conflicts_with_all = ["nbd", "vhost_user"])]
+    #[arg(conflicts_with_all = ["nbd", "vhost_user", "ublk"])]
     pub config: Option<PathBuf>,
 
     /// With --config: most memory that all disks may use together, and what the server needs besides; by default each
@@ -220,11 +227,19 @@ impl Options {
             let listener = bound("--vhost-user", &path.display(), Listener::private(path))?;
             doors.push(Door::new(Protocol::VhostUser, listener));
         }
+        if let Some(number) = self.ublk {
+            doors.push(Door::device(number));
+        }
         if doors.is_empty() {
-            return Err(Failure::usage("disk: no socket (give --unix, --tcp or --vhost-user)"));
+            let why = "disk: nowhere for clients to come (give --unix, --tcp, --vhost-user or --ublk)";
+            return Err(Failure::usage(why));
         }
         Ok(doors)
     }
+}
+
+fn failed(error: &dyn Display) -> Failure {
+    Failure::failed(format!("disk: {error}"))
 }
 
 /// Serves until a signal ends it.

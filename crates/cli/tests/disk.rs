@@ -260,6 +260,10 @@ fn what_is_wrong_is_told_in_one_line() {
     told(&["--size", "1000", "--unix", socket], 2, "multiple of 4096");
     told(&["--size", "1G", "--unix", socket, "--mem-limit", "4K"], 2, "too small");
     told(&["--size", "1G", "--unix", file], 125, "no socket");
+    told(&["--size", "1G", "--ublk=-1"], 2, "--ublk");
+    if !Path::new("/dev/ublk-control").exists() {
+        told(&["--size", "1G", "--ublk"], 125, "modprobe ublk_drv");
+    }
     told(&["--size", "1G", "--tcp", "0.0.0.0:0"], 125, "others than this machine");
     told(&["--size", "1G", "--unix", socket, "--mem-limit", "1M", "--backing-dev", "/dev/shm"], 125, "tmpfs");
     assert_eq!(fs::read(file).unwrap(), b"mine");

@@ -5,7 +5,7 @@
 
 use super::door::Door;
 use super::persist::{self, Kept};
-use super::{NAME, Options};
+use super::{NAME, Options, failed, steady};
 use crate::failure::{Failure, say};
 use crate::{serve, size};
 use ramfold_budget::control::{Control, Socket};
@@ -40,6 +40,9 @@ impl Served {
         let image = persist::open(options)?;
         settings.backing = options.backing(image.as_ref())?;
         let within = place.limit();
+        if options.ublk.is_some() {
+            steady::hold();
+        }
         let (doors, socket) = (options.doors()?, serve::socket(NAME, options.name.as_deref())?);
         let volume = Arc::new(Volume::open_in(settings, place).map_err(|error| failed(&error))?);
         let kept = image.map(|image| Kept::restore(image, &volume, &options.comp_algorithm)).transpose()?;
@@ -65,8 +68,8 @@ impl Served {
     }
 
     /// Where clients find it.
-    pub fn uris(&self) -> impl Iterator<Item = &str> {
-        self.doors.iter().map(Door::uri)
+    pub fn places(&self) -> impl Iterator<Item = &str> {
+        self.doors.iter().map(Door::place)
     }
 
     /// Bytes that it has room for now.
@@ -105,10 +108,9 @@ impl Served {
         self.kept.as_mut().map_or(Ok(()), Kept::serve)?;
         self.is_served = true;
         let opened = self.doors.iter_mut().try_for_each(|door| door.open(&self.volume, &self.exported));
-        opened.map_err(|error| {
+        opened.inspect_err(|_| {
             self.hang_up();
             let _ = self.keep();
-            failed(&error)
         })
     }
 
@@ -160,7 +162,15 @@ impl Served {
     /// fails, it goes on.
     pub fn retire(&mut self) -> Result<(), Failure> {
         let busy = || Failure::failed(AttributeError::Busy.to_string());
-        let size = self.volume.close().ok_or_else(busy)?;
+        if self.doors.iter().any(Door::is_in_use) {
+            return Err(busy());
+        }
+        // The threads of a device use the disk as clients of a socket do.
+        self.doors.iter_mut().filter(|door| door.is_device()).for_each(Door::close);
+        let Some(size) = self.volume.close() else {
+            self.doors.iter_mut().try_for_each(|door| door.open(&self.volume, &self.exported))?;
+            return Err(busy());
+        };
         // Who came since has found a disk without a size.
         self.hang_up();
         if let Err(error) = self.keep() {
@@ -174,8 +184,4 @@ impl Served {
         self.volume.clear();
         Ok(())
     }
-}
-
-fn failed(error: &dyn std::fmt::Display) -> Failure {
-    Failure::failed(format!("disk: {error}"))
 }
