@@ -218,7 +218,9 @@ impl Arena {
         let pages = to - from;
         let start = self.ptr(block, from * PAGE_SIZE, pages * PAGE_SIZE);
         // SAFETY: the pages lie in our mapping, and the caller, who has taken the block, holds no object there.
-        if unsafe { madvise(start.cast(), pages * PAGE_SIZE, Advice::LinuxDontNeed) }.is_err() {
+        let drop = |advice| unsafe { madvise(start.cast(), pages * PAGE_SIZE, advice) };
+        // The second is for locked memory (Linux 5.18).
+        if drop(Advice::LinuxDontNeed).or_else(|_| drop(Advice::LinuxDontneedLocked)).is_err() {
             return 0;
         }
         self.marks.changed(block, from..to);

@@ -1,4 +1,4 @@
-//! `ramfold disk`: compressed disks in memory, served to clients of the NBD protocol.
+//! `ramfold disk`: compressed disks in memory, served by NBD and to virtual machines by vhost-user.
 //!
 //! The command makes the disk, or those of a file ([`config`]), says where they are, and waits to be told to stop. One
 //! disk with all that belongs to it is [`served`]; [`disks`] has them all, and adds and removes some while it runs.
@@ -6,8 +6,10 @@
 
 mod config;
 mod disks;
+mod door;
 mod persist;
 mod served;
+mod steady;
 
 use crate::failure::{Failure, say};
 use crate::run::metrics::Address;
@@ -15,12 +17,14 @@ use crate::serve::Prepared;
 use crate::sharing::{self, Sharing};
 use crate::{names, size};
 use disks::Disks;
+use door::{Door, Protocol};
 use ramfold::tier::open_swap;
 use ramfold::{Config, PAGE_SIZE};
 use ramfold_disk::attributes::Attributes;
 use ramfold_disk::image::Image;
-use ramfold_disk::nbd::Listener;
+use ramfold_disk::listen::{BindError, Listener};
 use ramfold_disk::volume::{LEAST_MEMORY, LEAST_SHARED, Settings, Volume};
+use std::fmt::Display;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -30,7 +34,10 @@ use std::sync::Arc;
 /// What clients may call a disk without a name; the empty name leads to it too.
 const NAME: &str = "disk";
 
-/// Serves a compressed disk that lies in memory, to clients of the NBD protocol.
+/// One of these says where disks are served.
+const SOCKETS: [&str; 5] = ["unix", "tcp", "vhost_user", "ublk", "config"];
+
+/// Serves a compressed disk that lies in memory, to clients of the NBD protocol and to virtual machines.
 ///
 /// What is written is compressed, page by page, as zram does. When --mem-limit is reached, the pages that were used
 /// least lately go to --backing-dev, compressed and encrypted; without one, what does not fit is refused. The disk
@@ -49,7 +56,8 @@ const NAME: &str = "disk";
          ramfold disk --size 4G --backing-dev /srv/vm.img --persist --durable --unix /run/vm.sock
          ramfold disk --config /etc/ramfold/disks.toml -m 4G"
 )]
-#[command(group(clap::ArgGroup::new("socket").required(true).args(["unix", "tcp", "config"])))]
+#[command(group(clap::ArgGroup::new("nbd").args(["unix", "tcp"])))]
+#[command(group(clap::ArgGroup::new("socket").required(true).multiple(true).args(SOCKETS)))]
 pub struct Options {
     /// Bytes that the disk has room for: 512M, 1.5G or a number of bytes
     #[arg(long, value_name = "SIZE", value_parser = size::parse, required_unless_present = "config")]
@@ -62,6 +70,17 @@ pub struct Options {
     /// Listen at an address of this machine's own: 127.0.0.1:10809, [::1]:10809
     #[arg(long, value_name = "ADDR:PORT")]
     pub tcp: Option<SocketAddr>,
+
+    /// Let virtual machines use it as a virtio block device: a Unix socket for QEMU's vhost-user-blk. With --unix or
+    /// --tcp beside it, clients of NBD see the same disk
+    #[arg(long, value_name = "PATH")]
+    pub vhost_user: Option<PathBuf>,
+
+    /// Be a block device of this machine, /dev/ublkbN, with this number or the next that is free
+    ///
+    /// Wants root, Linux 6.4 or later, its driver (modprobe ublk_drv) and io_uring. Others can use the disk beside it.
+    #[arg(long, value_name = "NUMBER", require_equals = true)]
+    pub ublk: Option<Option<u32>>,
 
     /// What `ramfold ctl` and clients call the disk; by default disk0, or the next number that is free. With --config,
     /// what `ramfold ctl` calls the server; by default disks0
@@ -135,6 +154,7 @@ pub struct Options {
 
     /// Serve the disks of a file (TOML), each a table [[disk]] with these options
     #[arg(long, value_name = "FILE", conflicts_with_all = config::OF_A_DISK)]
+    #[arg(conflicts_with_all = ["nbd", "vhost_user", "ublk"])]
     pub config: Option<PathBuf>,
 
     /// With --config: most memory that all disks may use together, and what the server needs besides; by default each
@@ -199,14 +219,35 @@ impl Options {
         Ok(Some((file, self.backing_size.unwrap_or(self.size().saturating_mul(2)))))
     }
 
-    fn listener(&self) -> Result<Listener, Failure> {
-        let (what, listener) = match (&self.unix, self.tcp) {
-            (Some(path), _) => (format!("--unix {}", path.display()), Listener::unix(path)),
-            (None, Some(address)) => (format!("--tcp {address}"), Listener::tcp(address)),
-            (None, None) => return Err(Failure::usage("disk: no socket (give --unix or --tcp)")),
+    /// Where clients will come.
+    fn doors(&self) -> Result<Vec<Door>, Failure> {
+        let bound = |option: &str, place: &dyn Display, listener: Result<Listener, BindError>| {
+            listener.map_err(|error| Failure::failed(format!("{option} {place}: {error} (choose another)")))
         };
-        listener.map_err(|error| Failure::failed(format!("{what}: {error} (choose another)")))
+        let mut doors = Vec::new();
+        if let Some(path) = &self.unix {
+            doors.push(Door::new(Protocol::Nbd, bound("--unix", &path.display(), Listener::unix(path))?));
+        }
+        if let Some(address) = self.tcp {
+            doors.push(Door::new(Protocol::Nbd, bound("--tcp", &address, Listener::tcp(address))?));
+        }
+        if let Some(path) = &self.vhost_user {
+            let listener = bound("--vhost-user", &path.display(), Listener::private(path))?;
+            doors.push(Door::new(Protocol::VhostUser, listener));
+        }
+        if let Some(number) = self.ublk {
+            doors.push(Door::device(number));
+        }
+        if doors.is_empty() {
+            let why = "disk: nowhere for clients to come (give --unix, --tcp, --vhost-user or --ublk)";
+            return Err(Failure::usage(why));
+        }
+        Ok(doors)
     }
+}
+
+fn failed(error: &dyn Display) -> Failure {
+    Failure::failed(format!("disk: {error}"))
 }
 
 /// Serves until a signal ends it.

@@ -7,8 +7,8 @@ mod need;
 
 use command::{one_line, ramfold};
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::FileTypeExt;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -182,7 +182,7 @@ fn clients_that_misbehave_disturb_nobody() {
     // Some say nothing, some talk nonsense, one hundred and more come at a time.
     let mut clients: Vec<UnixStream> = (0..100).map(|_| UnixStream::connect(&socket).unwrap()).collect();
     for client in clients.iter_mut().step_by(2) {
-        std::io::Write::write_all(client, &[0xff; 64]).unwrap();
+        client.write_all(&[0xff; 64]).unwrap();
     }
     if need::programs(&["nbdinfo"]) {
         client("nbdinfo", &["--size", &disk.uri]);
@@ -212,6 +212,39 @@ fn a_signal_ends_it_whichever_of_its_threads_it_comes_to() {
     }
 }
 
+/// What a virtual machine does with it is tried by `.ci/guests`.
+#[test]
+fn a_socket_for_virtual_machines_is_its_owners_alone_and_goes_with_the_disk() {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let [machines, clients] = ["vm", "nbd"].map(|name| directory.path().join(name));
+    let [vm, nbd] = [&machines, &clients].map(|path| path.to_str().unwrap());
+    let options = ["--size", "16M", "--vhost-user", vm, "--unix", nbd];
+    let disk = Disk::start(&options);
+    assert!(disk.uri.starts_with("nbd+unix:"), "{}", disk.uri);
+    let begun = std::time::Instant::now();
+    while !machines.exists() && begun.elapsed().as_secs() < 10 {}
+    assert_eq!(fs::metadata(&machines).unwrap().permissions().mode() & 0o777, 0o600);
+    // What is no front end is hung up on, and the disk goes on.
+    let mut stranger = UnixStream::connect(&machines).unwrap();
+    stranger.write_all(&[0xff; 64]).unwrap();
+    assert_eq!(stranger.read(&mut [0; 64]).unwrap_or(0), 0);
+    if need::programs(&["nbdinfo"]) {
+        client("nbdinfo", &["--size", &disk.uri]);
+    }
+    let done = ramfold(&["disk", "--size", "16M", "--vhost-user", vm]);
+    assert_eq!(done.code, Some(125));
+    assert!(one_line(&done.stderr).contains("somebody serves there"), "{}", done.stderr);
+    // A client that says nothing does not keep it from ending.
+    let _silent = UnixStream::connect(&machines).unwrap();
+    assert_eq!(disk.stop(), Some(0));
+    assert!(!machines.exists() && !clients.exists());
+    let disk = Disk::start(&options[..4]);
+    assert_eq!(disk.uri, format!("vhost-user:{vm}"));
+    disk.signal(libc::SIGKILL);
+    drop(disk);
+    assert_eq!(Disk::start(&options[..4]).stop(), Some(0), "what was left behind is taken over");
+}
+
 #[test]
 fn what_is_wrong_is_told_in_one_line() {
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -227,6 +260,10 @@ fn what_is_wrong_is_told_in_one_line() {
     told(&["--size", "1000", "--unix", socket], 2, "multiple of 4096");
     told(&["--size", "1G", "--unix", socket, "--mem-limit", "4K"], 2, "too small");
     told(&["--size", "1G", "--unix", file], 125, "no socket");
+    told(&["--size", "1G", "--ublk=-1"], 2, "--ublk");
+    if !Path::new("/dev/ublk-control").exists() {
+        told(&["--size", "1G", "--ublk"], 125, "modprobe ublk_drv");
+    }
     told(&["--size", "1G", "--tcp", "0.0.0.0:0"], 125, "others than this machine");
     told(&["--size", "1G", "--unix", socket, "--mem-limit", "1M", "--backing-dev", "/dev/shm"], 125, "tmpfs");
     assert_eq!(fs::read(file).unwrap(), b"mine");

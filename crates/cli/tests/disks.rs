@@ -465,6 +465,7 @@ fn what_is_wrong_with_a_file_is_told_in_one_line_and_nothing_is_started() {
         ("[[disk]]\nsize = \"16M\"\nunix = \"@/b\"\ntcp = \"127.0.0.1:0\"\n", "--tcp"),
         ("[[disk]]\nsize = \"16M\"\nunix = \"@/b\"\nname = \"a\"\n", "disk 2: name: disk 1 has the same"),
         ("[[disk]]\nsize = \"16M\"\nunix = \"@/./a\"\n", "disk 2: unix: disk 1 has the same"),
+        ("[[disk]]\nsize = \"16M\"\nvhost-user = 7.5\n", "vhost-user: it has a value"),
     ] {
         let config = place.config(&format!("{}{text}", if text.contains("[[disk]]\n") { good } else { "" }));
         place.fails(&["disk", "--config", &config], 2, &format!("--config {config}: "));

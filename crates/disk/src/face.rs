@@ -4,6 +4,9 @@
 //! answer into its own words. Ranges are in bytes, at any offset and of any length. Requests that overlap and run at
 //! the same time may take effect in any order, each page of 4096 bytes as a whole.
 
+/// Written where zeros may not be a hole.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
 /// A disk. All methods may be called from any thread, each with a worker of its own.
 ///
 /// Contract of the caller: a range lies within [`Disk::size`].
@@ -34,6 +37,18 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// As [`Disk::write`].
     fn zero(&self, offset: u64, len: u64, worker: &mut Self::Worker) -> Result<(), DiskError>;
+
+    /// Writes zeros: the range reads as zeros, and has its pages.
+    ///
+    /// # Errors
+    /// As [`Disk::write`].
+    fn write_zeros(&self, offset: u64, len: u64, worker: &mut Self::Worker) -> Result<(), DiskError> {
+        for at in (0..len).step_by(ZEROS.len()) {
+            let here = ZEROS.len().min(usize::try_from(len - at).unwrap_or(usize::MAX));
+            self.write(offset + at, &ZEROS[..here], worker)?;
+        }
+        Ok(())
+    }
 
     /// Gives back the memory of the pages that lie within the range as a whole; they read as zeros. What of the range
     /// is only a part of a page stays as it is.

@@ -106,7 +106,10 @@ fn what_is_kept_comes_back_page_by_page() {
         image.restore(&disk, |_, _| ()).unwrap();
         assert!(contents(&disk) == bytes && extents(&disk) == pieces, "{compressor}");
         assert!(!image.is_stale());
-        assert_eq!(image.pages(), pieces.iter().filter(|it| it.kind == DATA).map(|it| it.len / PAGE).sum());
+        assert_eq!(
+            image.pages(),
+            pieces.iter().filter(|it| it.kind == DATA).map(|it| it.len / PAGE).sum::<u64>()
+        );
     }
     assert_eq!(directory.path().read_dir().unwrap().count(), 2 * NAMES.len(), "and nothing beside");
 }

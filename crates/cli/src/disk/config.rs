@@ -9,7 +9,7 @@ use crate::failure::{Failure, line_of};
 use clap::{Args, FromArgMatches};
 use ramfold_budget::control::values::switch;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Options that each disk has its own of; those of a socket and the name beside them.
@@ -28,7 +28,7 @@ pub const OF_A_DISK: [&str; 13] = [
     "no_same_filled",
     "no_duplicates",
 ];
-const NAMED: [&str; 3] = ["name", "unix", "tcp"];
+const NAMED: [&str; 5] = ["name", "unix", "tcp", "vhost_user", "ublk"];
 
 /// The disks that a file wants. All of it is wrong usage, but that the file cannot be read.
 pub fn read(path: &Path) -> Result<Vec<Options>, Failure> {
@@ -102,7 +102,9 @@ fn argument(command: &clap::Command, key: &str, value: &Value) -> Result<Option<
     let known = |arg: &&clap::Arg| *arg.get_id() == id && OF_A_DISK.iter().chain(&NAMED).any(|it| *it == id);
     let option =
         command.get_arguments().find(known).ok_or("a disk has no such option (see ramfold disk --help)")?;
-    if !option.get_action().takes_values() {
+    let is_switch = !option.get_action().takes_values();
+    let may_be_alone = option.get_num_args().is_some_and(|values| values.min_values() == 0);
+    if is_switch || may_be_alone && matches!(value, Value::Boolean(_)) {
         let on = match value {
             Value::Boolean(on) => Some(*on),
             Value::String(text) => switch(text),
@@ -119,11 +121,16 @@ fn argument(command: &clap::Command, key: &str, value: &Value) -> Result<Option<
 
 /// Two disks of one name or one socket are a mistake that would be told late.
 fn apart(disk: &Options, others: &[Options]) -> Result<(), Failure> {
-    let absolute = |disk: &Options| disk.unix.as_ref().and_then(|path| std::path::absolute(path).ok());
+    let absolute = |path: &Option<PathBuf>| path.as_ref().and_then(|path| std::path::absolute(path).ok());
     for (number, other) in others.iter().enumerate() {
         let alike = [
             ("name", disk.name.is_some() && disk.name == other.name),
-            ("unix", disk.unix.is_some() && absolute(disk) == absolute(other)),
+            ("unix", disk.unix.is_some() && absolute(&disk.unix) == absolute(&other.unix)),
+            (
+                "vhost-user",
+                disk.vhost_user.is_some() && absolute(&disk.vhost_user) == absolute(&other.vhost_user),
+            ),
+            ("ublk", disk.ublk.flatten().is_some_and(|number| other.ublk.flatten() == Some(number))),
             ("tcp", disk.tcp.is_some_and(|address| address.port() != 0) && disk.tcp == other.tcp),
         ];
         if let Some((key, _)) = alike.iter().find(|(_, is_so)| *is_so) {

@@ -8,7 +8,7 @@
 //! write. A disk is added or removed as a whole or not at all, one at a time.
 
 use super::served::Served;
-use super::{NAME, Options, config};
+use super::{NAME, Options, config, failed};
 use crate::failure::{Failure, say};
 use crate::{serve, size};
 use ramfold_budget::control::request::parse;
@@ -116,7 +116,7 @@ impl Disks {
         for disk in &list.disks {
             disk.tell();
             // Nobody need listen.
-            let _ = writeln!(io::stdout(), "{}", disk.uri());
+            disk.places().for_each(|place| drop(writeln!(io::stdout(), "{place}")));
         }
         Ok(())
     }
@@ -187,7 +187,10 @@ impl Disks {
 
     /// A line for each: its name, its bytes, where clients find it.
     fn told(&self) -> String {
-        let line = |disk: &Served| format!("{} {} {}\n", disk.name(), disk.size(), disk.uri());
+        let line = |disk: &Served| {
+            let places: Vec<&str> = disk.places().collect();
+            format!("{} {} {}\n", disk.name(), disk.size(), places.join(" "))
+        };
         self.list().disks.iter().map(line).collect()
     }
 }
@@ -227,8 +230,4 @@ fn found(options: &Options) -> Result<(Household, Option<share::Socket>), Failur
 
 fn place_in(household: &Household) -> Result<Place, Failure> {
     household.place().map(|housed| Place::Housed(Box::new(housed))).map_err(|error| failed(&error))
-}
-
-fn failed(error: &io::Error) -> Failure {
-    Failure::failed(format!("disk: {error}"))
 }

@@ -3,8 +3,9 @@
 //! It is opened first, when nothing can be lost and nobody comes; then served. Dropped, it gives back what it has: its
 //! memory, its place in the budget, its part of the backing, its sockets and its name.
 
+use super::door::Door;
 use super::persist::{self, Kept};
-use super::{NAME, Options};
+use super::{NAME, Options, failed, steady};
 use crate::failure::{Failure, say};
 use crate::{serve, size};
 use ramfold_budget::control::{Control, Socket};
@@ -14,24 +15,15 @@ use ramfold_budget::share::Offer;
 use ramfold_disk::attributes::{AttributeError, Attributes};
 use ramfold_disk::face::Disk;
 use ramfold_disk::image::SaveError;
-use ramfold_disk::nbd::{Listener, Server};
 use ramfold_disk::volume::Volume;
 use std::sync::Arc;
-
-/// Where clients come.
-enum Door {
-    Closed(Listener),
-    Open(Server),
-    /// Its thread has panicked.
-    Lost,
-}
 
 /// A disk that is served, or about to be.
 pub struct Served {
     name: String,
     exported: String,
-    uri: String,
-    door: Door,
+    doors: Vec<Door>,
+    is_served: bool,
     socket: Option<Socket>,
     control: Option<Control>,
     attributes: Arc<Attributes>,
@@ -48,15 +40,18 @@ impl Served {
         let image = persist::open(options)?;
         settings.backing = options.backing(image.as_ref())?;
         let within = place.limit();
-        let (listener, socket) = (options.listener()?, serve::socket(NAME, options.name.as_deref())?);
+        if options.ublk.is_some() {
+            steady::hold();
+        }
+        let (doors, socket) = (options.doors()?, serve::socket(NAME, options.name.as_deref())?);
         let volume = Arc::new(Volume::open_in(settings, place).map_err(|error| failed(&error))?);
         let kept = image.map(|image| Kept::restore(image, &volume, options)).transpose()?;
         let name = socket.as_ref().map_or(NAME, |socket| socket.name()).to_owned();
         volume.set_name(&name);
         Ok(Self {
             exported: options.name.as_deref().unwrap_or(NAME).to_owned(),
-            uri: listener.uri(),
-            door: Door::Closed(listener),
+            doors,
+            is_served: false,
             control: None,
             attributes: options.attributes(&volume),
             name,
@@ -73,8 +68,8 @@ impl Served {
     }
 
     /// Where clients find it.
-    pub fn uri(&self) -> &str {
-        &self.uri
+    pub fn places(&self) -> impl Iterator<Item = &str> {
+        self.doors.iter().map(Door::place)
     }
 
     /// Bytes that it has room for now.
@@ -103,20 +98,19 @@ impl Served {
             let attributes = Arc::clone(&self.attributes) as _;
             self.control = serve::control(NAME, self.socket.take(), attributes)?;
         }
-        self.door = match std::mem::replace(&mut self.door, Door::Lost) {
-            Door::Closed(listener) => Door::Open(self.admit(listener)?),
-            door => door,
-        };
+        if !self.is_served {
+            self.admit()?;
+        }
         Ok(())
     }
 
-    fn admit(&mut self, listener: Listener) -> Result<Server, Failure> {
+    fn admit(&mut self) -> Result<(), Failure> {
         self.kept.as_mut().map_or(Ok(()), |kept| kept.serve(&self.volume))?;
-        let server = Server::start(listener, Arc::clone(&self.volume), self.exported.clone());
-        server.map_err(|error| {
-            // Nothing has come that is not kept.
+        self.is_served = true;
+        let opened = self.doors.iter_mut().try_for_each(|door| door.open(&self.volume, &self.exported));
+        opened.inspect_err(|_| {
+            self.hang_up();
             let _ = self.keep();
-            failed(&error)
         })
     }
 
@@ -136,10 +130,8 @@ impl Served {
 
     /// Hangs up on all clients. Then none has a request under way.
     fn hang_up(&mut self) {
-        self.door = match std::mem::replace(&mut self.door, Door::Lost) {
-            Door::Open(server) => server.stop().map_or(Door::Lost, Door::Closed),
-            door => door,
-        };
+        self.doors.iter_mut().for_each(Door::close);
+        self.is_served = false;
     }
 
     fn keep(&mut self) -> Result<(), SaveError> {
@@ -148,14 +140,14 @@ impl Served {
 
     /// Hangs up and keeps what is to be kept. A line: why it could not be kept, and goes on.
     pub fn stop(&mut self, is_last: bool) -> Result<Option<String>, Failure> {
-        if matches!(self.door, Door::Closed(_)) {
+        if !self.is_served {
             // It was never served: its image is as it should be.
             return Ok(None);
         }
         self.hang_up();
         let Err(error) = self.keep() else { return Ok(None) };
         let kept = self.kept.as_ref().expect("it was to be kept");
-        if is_last || matches!(self.door, Door::Lost) {
+        if is_last || self.doors.iter().any(Door::is_lost) {
             return Err(kept.lost(&error));
         }
         let line = kept.goes_on(&error);
@@ -166,7 +158,15 @@ impl Served {
     /// fails, it goes on.
     pub fn retire(&mut self) -> Result<(), Failure> {
         let busy = || Failure::failed(AttributeError::Busy.to_string());
-        let size = self.volume.close().ok_or_else(busy)?;
+        if self.doors.iter().any(Door::is_in_use) {
+            return Err(busy());
+        }
+        // The threads of a device use the disk as clients of a socket do.
+        self.doors.iter_mut().filter(|door| door.is_device()).for_each(Door::close);
+        let Some(size) = self.volume.close() else {
+            self.doors.iter_mut().try_for_each(|door| door.open(&self.volume, &self.exported))?;
+            return Err(busy());
+        };
         // Who came since has found a disk without a size.
         self.hang_up();
         if let Err(error) = self.keep() {
@@ -180,8 +180,4 @@ impl Served {
         self.volume.clear();
         Ok(())
     }
-}
-
-fn failed(error: &dyn std::fmt::Display) -> Failure {
-    Failure::failed(format!("disk: {error}"))
 }

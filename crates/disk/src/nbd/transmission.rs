@@ -23,9 +23,6 @@ const BUFFER: usize = 256 << 10;
 const MOST_PIECES: usize = 4096;
 const MOST_LOOKED_AT: u64 = 64 << 30;
 
-/// Written where zeros may not be a hole.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-
 /// A request as it came.
 #[derive(Debug, Clone, Copy)]
 struct Request {
@@ -210,10 +207,7 @@ impl<D: Disk, R: Read, W: Write> Session<'_, D, R, W> {
             }
             command::TRIM => self.disk.discard(offset, len, worker)?,
             command::WRITE_ZEROES if request.flags & flag::NO_HOLE != 0 => {
-                for at in (0..len).step_by(ZEROS.len()) {
-                    let here = ZEROS.len().min(usize::try_from(len - at).unwrap_or(usize::MAX));
-                    self.disk.write(offset + at, &ZEROS[..here], worker)?;
-                }
+                self.disk.write_zeros(offset, len, worker)?;
             }
             command::WRITE_ZEROES => self.disk.zero(offset, len, worker)?,
             _ => self.disk.flush()?,

@@ -1,17 +1,15 @@
 //! Sockets: who comes is served by a thread of his own, until he leaves or the server stops.
 //!
 //! Guarantee: a client that sends nothing, reads nothing or ends in the middle keeps nobody else waiting. There are at
-//! most [`MOST_CLIENTS`] at a time; who comes beyond that is hung up on. A client that has not said what it wants
-//! within [`HANDSHAKE`] is hung up on too.
+//! most [`MOST_CLIENTS`] at a time; who comes beyond that is hung up on. What a client says is its protocol's business.
 
-use super::serve_client;
-use crate::face::Disk;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::HashMap;
+use std::fs::Permissions;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,8 +18,6 @@ use std::time::Duration;
 
 /// Clients at a time.
 pub const MOST_CLIENTS: usize = 128;
-/// How long a handshake may take without a word.
-pub const HANDSHAKE: Duration = Duration::from_secs(30);
 
 /// Why a socket is not listened at.
 #[derive(Debug, thiserror::Error)]
@@ -83,15 +79,14 @@ impl Listener {
         listener.map(Self::Tcp).map_err(in_use)
     }
 
-    /// Where clients find it.
-    #[must_use]
-    pub fn uri(&self) -> String {
-        match self {
-            Self::Unix(_, path) => format!("nbd+unix:///?socket={}", path.display()),
-            Self::Tcp(listener) => {
-                listener.local_addr().map_or_else(|_| "nbd://".to_owned(), |it| format!("nbd://{it}"))
-            }
-        }
+    /// A socket at this path that its owner alone can connect to; else as [`Listener::unix`].
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub fn private(path: &Path) -> Result<Self, BindError> {
+        let listener = Self::unix(path)?;
+        std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        Ok(listener)
     }
 
     fn accept(&self) -> io::Result<Stream> {
@@ -127,13 +122,19 @@ impl Drop for Listener {
 
 /// A client's socket.
 #[derive(Debug)]
-enum Stream {
+pub enum Stream {
+    /// On this machine.
     Unix(UnixStream),
+    /// By the network's protocols, on this machine.
     Tcp(TcpStream),
 }
 
 impl Stream {
-    fn again(&self) -> io::Result<Self> {
+    /// The same socket once more.
+    ///
+    /// # Errors
+    /// The system gives no descriptor.
+    pub fn again(&self) -> io::Result<Self> {
         Ok(match self {
             Self::Unix(stream) => Self::Unix(stream.try_clone()?),
             Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
@@ -147,7 +148,11 @@ impl Stream {
         };
     }
 
-    fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+    /// How long a read waits; None: for ever.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Unix(stream) => stream.set_read_timeout(patience),
             Self::Tcp(stream) => stream.set_read_timeout(patience),
@@ -186,15 +191,19 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves the disk under this name. The empty name leads to it too.
+    /// Has each client served by `serve`, in a thread of its own, until it returns. It returns soon after the stream
+    /// was shut down.
     ///
     /// # Errors
     /// The system gives no thread or descriptor.
-    pub fn start<D: Disk + 'static>(listener: Listener, disk: Arc<D>, name: String) -> io::Result<Self> {
+    pub fn start(
+        listener: Listener,
+        serve: impl Fn(Stream) -> io::Result<()> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
         let stopped = stop.try_clone()?;
-        let clients = Clients { disk, name, open: Mutex::default() };
-        let thread = std::thread::Builder::new().name("ramfold-nbd".to_owned());
+        let clients = Clients { serve, open: Mutex::default() };
+        let thread = std::thread::Builder::new().name("ramfold-listen".to_owned());
         let thread = thread.spawn(move || {
             Arc::new(clients).welcome(&listener, &stopped);
             listener
@@ -222,13 +231,12 @@ impl Drop for Server {
 }
 
 /// The clients of a server.
-struct Clients<D> {
-    disk: Arc<D>,
-    name: String,
+struct Clients<F> {
+    serve: F,
     open: Mutex<HashMap<u64, Stream>>,
 }
 
-impl<D: Disk + 'static> Clients<D> {
+impl<F: Fn(Stream) -> io::Result<()> + Send + Sync + 'static> Clients<F> {
     /// Lets clients in until the server is stopped; then hangs up on all, and waits for their threads.
     fn welcome(self: Arc<Self>, listener: &Listener, stop: &OwnedFd) {
         let mut threads: Vec<JoinHandle<()>> = Vec::new();
@@ -255,24 +263,17 @@ impl<D: Disk + 'static> Clients<D> {
         if self.open().len() >= MOST_CLIENTS {
             return Ok(None);
         }
-        let again = stream.again()?;
         self.open().insert(number, stream.again()?);
         let clients = Arc::clone(self);
         let thread = std::thread::Builder::new().name("ramfold-client".to_owned());
         let thread = thread.spawn(move || {
             // How a client ends is its own business.
-            let _ = clients.serve(stream, again);
+            let _ = (clients.serve)(stream);
             clients.open().remove(&number);
         });
         if thread.is_err() {
             self.open().remove(&number);
         }
         thread.map(Some)
-    }
-
-    fn serve(&self, stream: Stream, again: Stream) -> io::Result<()> {
-        stream.set_patience(Some(HANDSHAKE))?;
-        let patient = stream.again()?;
-        serve_client(&*self.disk, &self.name, stream, again, || patient.set_patience(None))
     }
 }
