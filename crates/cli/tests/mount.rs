@@ -8,6 +8,8 @@ mod calls;
 #[path = "mounted/kernel.rs"]
 mod kernel;
 mod mounted;
+#[path = "mounted/opens.rs"]
+mod opens;
 #[path = "mounted/owners.rs"]
 mod owners;
 #[path = "mounted/programs.rs"]

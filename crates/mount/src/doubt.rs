@@ -28,7 +28,7 @@ use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 use std::collections::HashSet;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -37,49 +37,11 @@ const FIRST: i32 = -20;
 /// Before the kernel is told again what it was told in vain.
 const AGAIN: Duration = Duration::from_millis(2);
 
-#[derive(Debug, Default)]
-struct Waiting {
-    nodes: HashSet<u64>,
-    has_ended: bool,
-}
-
-/// Nodes whose pages are to be dropped.
-#[derive(Debug, Default)]
-struct Pages {
-    waiting: Mutex<Waiting>,
-    more: Condvar,
-}
-
-impl Pages {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, nodes: HashSet<u64>) {
-        self.waiting().nodes.extend(nodes);
-        self.more.notify_one();
-    }
-
-    fn end(&self) {
-        self.waiting().has_ended = true;
-        self.more.notify_one();
-    }
-
-    /// Nodes, as soon as there are any. None at the end.
-    fn take(&self) -> Option<HashSet<u64>> {
-        let is_idle = |waiting: &mut Waiting| waiting.nodes.is_empty() && !waiting.has_ended;
-        let mut waiting =
-            self.more.wait_while(self.waiting(), is_idle).unwrap_or_else(PoisonError::into_inner);
-        Some(std::mem::take(&mut waiting.nodes)).filter(|_| !waiting.has_ended)
-    }
-}
-
 /// What the threads share.
 #[derive(Debug)]
 struct Shared {
     kernel: Kernel,
     tree: Arc<Tree>,
-    pages: Pages,
     mounts: Option<Mounts>,
 }
 
@@ -99,12 +61,12 @@ impl Doubt {
     pub(crate) fn begin(tree: Arc<Tree>, kernel: Kernel, mounts: Option<Mounts>) -> io::Result<Self> {
         tree.watch_names(kernel.forget_all_names().is_ok());
         let (files, names) = (tree.files_watch().cloned(), tree.names_watch().cloned());
-        let shared = Arc::new(Shared { kernel, tree, pages: Pages::default(), mounts });
+        let shared = Arc::new(Shared { kernel, tree, mounts });
         let mut doubt = Self { shared, threads: vec![] };
         if let Some(files) = files {
             doubt.spawn("ramfold-doubt", move |shared| {
                 be_first();
-                shared.doubt(&files, |doubtful| shared.pages.add(doubtful.nodes));
+                shared.doubt(&files, |doubtful| shared.tree.old_pages.add(doubtful.nodes));
             })?;
             doubt.spawn("ramfold-drop", |shared| shared.drop_pages())?;
         }
@@ -116,6 +78,7 @@ impl Doubt {
             doubt.spawn("ramfold-mounts", |shared| shared.forget_mounts())?;
         }
         doubt.spawn("ramfold-look", |shared| shared.look())?;
+        doubt.spawn("ramfold-close", |shared| shared.tree.kept.close_unused())?;
         Ok(doubt)
     }
 
@@ -131,7 +94,8 @@ impl Drop for Doubt {
         let tree = &self.shared.tree;
         tree.files_watch().into_iter().chain(tree.names_watch()).for_each(|watch| watch.end());
         tree.believed().end();
-        self.shared.pages.end();
+        tree.old_pages.end();
+        tree.kept.end();
         self.shared.mounts.iter().for_each(Mounts::end);
         for thread in self.threads.drain(..) {
             // One that has panicked has ended the process.
@@ -140,9 +104,14 @@ impl Drop for Doubt {
     }
 }
 
-/// On a busy machine others believe what has changed for as long as such a thread waits. Only root may.
+/// On a busy machine others believe what has changed for as long as such a thread waits.
 fn be_first() {
-    let _ = setpriority_process(Some(gettid()), FIRST);
+    be_before(FIRST);
+}
+
+/// Gives this thread a niceness. Only root may have one below 0.
+pub(crate) fn be_before(niceness: i32) {
+    let _ = setpriority_process(Some(gettid()), niceness);
 }
 
 impl Shared {
@@ -162,6 +131,11 @@ impl Shared {
     }
 
     fn forget_names(&self, doubtful: &Doubtful) {
+        if self.tree.lists_alone() {
+            // What they list, whatever their times tell. An answer may be on its way.
+            self.tree.old_pages.add(doubtful.nodes.iter().copied());
+            self.tree.old_pages.add_later(doubtful.nodes.iter().copied());
+        }
         if doubtful.all_names {
             let done = self.kernel.forget_all_names();
             // Such a kernel was to be told of all.
@@ -183,7 +157,7 @@ impl Shared {
     }
 
     fn drop_pages(&self) {
-        while let Some(nodes) = self.pages.take() {
+        while let Some(nodes) = self.tree.old_pages.take() {
             for node in nodes {
                 // A kernel that does not know the node has no pages of it.
                 let _ = self.kernel.forget_pages(node);

@@ -4,7 +4,7 @@
 //! signal, `fusermount3 -u` or umount(8) brings about; who has files open then is told that the mount has gone.
 
 use crate::cache::Cache;
-use crate::doubt::Doubt;
+use crate::doubt::{Doubt, be_before};
 use crate::fuse::Served;
 use crate::fuse::notify::Kernel;
 use crate::keeper::{Keeper, LOOK};
@@ -36,6 +36,9 @@ pub const LEAST_MEMORY: u64 = 8 << 20;
 /// there are fewer where so many bytes a thread are not to be had.
 const THREADS: RangeInclusive<u64> = 4..=16;
 const BYTES_A_THREAD: u64 = 2 << 20;
+/// Niceness of threads that serve requests, which only root can give. Whoever asks for a name holds its directory until
+/// he is answered, and who has names forgotten waits for him: where many compute, that took seconds.
+const ANSWERS: i32 = -15;
 /// Of the limit, so many bytes for each file that something is known of.
 const BYTES_A_FILE: u64 = 2048;
 /// Files that something is known of, whatever the limit.
@@ -196,6 +199,8 @@ impl Mount {
     /// # Errors
     /// What the system answers to a server's thread.
     pub fn serve(self) -> io::Result<()> {
+        // Threads that are begun from here on have it as well.
+        be_before(ANSWERS);
         let served = self.session.run();
         drop(self.doubt);
         served

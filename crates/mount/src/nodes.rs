@@ -8,6 +8,7 @@
 //! The number of a node is the inode number of its file, which programs see, where the file lies on the device of the
 //! source; others have numbers from the upper half. Price: some 200 bytes a node, and a descriptor.
 
+use crate::kept::Slots;
 use crate::known::File;
 use crate::passage::Passage;
 use crate::shown::Shown;
@@ -74,7 +75,11 @@ pub struct Node {
     pub(crate) held: OnceLock<Box<Mutex<Option<Stamp>>>>,
     /// Changes by others are told. None: that is not to be had.
     pub(crate) watched: OnceLock<Option<Watched>>,
+    /// What is open of it, where the kernel opens without asking.
+    kept: OnceLock<Arc<Slots>>,
     anchor: Anchor,
+    /// Stands for it in the handle's place, once it may lose its last name.
+    pinned: OnceLock<OwnedFd>,
 }
 
 /// What is known of a regular file beyond its name.
@@ -103,7 +108,8 @@ impl Node {
 
     fn new(number: u64, identity: Identity, kind: FileType, anchor: Anchor) -> Arc<Self> {
         let (used, held, watched) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Arc::new(Self { number, identity, kind, used, held, watched, anchor })
+        let (kept, pinned) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Self { number, identity, kind, used, held, watched, kept, anchor, pinned })
     }
 
     /// A descriptor that stands for it.
@@ -113,7 +119,26 @@ impl Node {
     pub(crate) fn at(&self) -> Result<At<'_>, Errno> {
         match &self.anchor {
             Anchor::Descriptor(descriptor) => Ok(At::Nodes(descriptor.as_fd())),
-            Anchor::Handle(handle, mount) => Ok(At::Own(open_handle(mount, handle)?)),
+            Anchor::Handle(handle, mount) => match self.pinned.get() {
+                Some(pinned) => Ok(At::Nodes(pinned.as_fd())),
+                None => Ok(At::Own(open_handle(mount, handle)?)),
+            },
+        }
+    }
+
+    /// The place for what is open of it.
+    pub(crate) fn kept(&self) -> &Arc<Slots> {
+        self.kept.get_or_init(Arc::default)
+    }
+
+    /// It is about to lose a name: who has it open needs it still, and a handle ends with the last name.
+    pub(crate) fn pin(&self) {
+        if let Anchor::Handle(handle, mount) = &self.anchor
+            && self.pinned.get().is_none()
+            && let Ok(descriptor) = open_handle(mount, handle)
+        {
+            // Another thread may have done it.
+            let _ = self.pinned.set(descriptor);
         }
     }
 }
@@ -145,6 +170,8 @@ pub struct Nodes {
     /// Descriptors that nodes hold, and may.
     descriptors: AtomicU64,
     most: u64,
+    /// Nodes that handles stand for.
+    handles: AtomicU64,
 }
 
 impl Nodes {
@@ -157,8 +184,16 @@ impl Nodes {
         // Whether it may is seen now, not when descriptors run out.
         let mount = mount.filter(|mount| handle_of(&path).and_then(|it| open_handle(mount, &it)).is_ok());
         let root = Node::new(ROOT, identity, FileType::Directory, Anchor::Descriptor(path));
-        let (table, descriptors) = (Mutex::default(), AtomicU64::new(0));
-        Self { table, dev: identity.dev, root, mount, descriptors, most: limit / 2 }
+        let (descriptors, handles) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self {
+            table: Mutex::default(),
+            dev: identity.dev,
+            root,
+            mount,
+            descriptors,
+            most: limit / 2,
+            handles,
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
@@ -187,6 +222,19 @@ impl Nodes {
         let is_it = |number: &u64| table.get(number).is_some_and(|entry| entry.node.identity == identity);
         let is_root = self.root.identity == identity;
         if is_root { Some(ROOT) } else { self.numbers(identity).take(2).find(is_it) }
+    }
+
+    /// A file of this identity is about to lose a name.
+    pub(crate) fn pin(&self, identity: Identity) {
+        let node = self.number(identity).and_then(|number| self.get(number).ok());
+        if let Some(node) = node {
+            node.pin();
+        }
+    }
+
+    /// Whether handles stand for some nodes.
+    pub(crate) fn has_handles(&self) -> bool {
+        self.handles.load(Relaxed) > 0
     }
 
     /// The node of a file that is known already. The kernel is told of it once more.
@@ -246,9 +294,11 @@ impl Nodes {
     }
 
     fn count(&self, anchor: &Anchor, more: i64) {
-        if matches!(anchor, Anchor::Descriptor(_)) {
-            self.descriptors.fetch_add(more.cast_unsigned(), Relaxed);
-        }
+        let count = match anchor {
+            Anchor::Descriptor(_) => &self.descriptors,
+            Anchor::Handle(..) => &self.handles,
+        };
+        count.fetch_add(more.cast_unsigned(), Relaxed);
     }
 
     /// The kernel forgets that it was told of a node so many times.

@@ -5,7 +5,7 @@ use glob::Pattern;
 use ramfold::{Config, PoorPages};
 use ramfold_budget::service::{Server, Service, Settings};
 use ramfold_mount::cache::Cache;
-use ramfold_mount::tree::{Caller, Change, Excluded, Tree};
+use ramfold_mount::tree::{Caller, Change, Excluded, Tree, Which};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -54,7 +54,7 @@ impl Fixture {
     }
 
     fn read(&self, handle: u64, offset: u64, len: usize) -> Vec<u8> {
-        self.tree.read(handle, offset, len, <[u8]>::to_vec).unwrap()
+        self.tree.read(Which::Handle(handle), (offset, len), OFlags::empty(), <[u8]>::to_vec).unwrap()
     }
 
     fn hits(&self) -> u64 {
@@ -100,7 +100,7 @@ fn what_was_read_is_found_again_and_a_change_is_seen() {
     assert_eq!(it.read(handle, 3, 5 * PAGE), text(1, 10 * PAGE + 5)[3..3 + 5 * PAGE]);
     assert_eq!((it.hits(), it.stored()), (6, 11));
     // Through the tree.
-    assert_eq!(it.tree.write(handle, PAGE as u64, b"new").unwrap(), 3);
+    assert_eq!(it.tree.write(Which::Handle(handle), PAGE as u64, b"new", OFlags::empty()).unwrap(), 3);
     assert!(it.stored() <= 10, "what may be old has gone");
     assert_eq!(it.read(handle, PAGE as u64, 4)[..3], *b"new");
     // Behind it, at once and with the old time of modification.
@@ -114,7 +114,7 @@ fn what_was_read_is_found_again_and_a_change_is_seen() {
     behind.set_len(7).unwrap();
     assert_eq!(it.read(handle, 0, 1 << 20), text(1, 7));
     it.tree.close(handle);
-    assert!(it.tree.read(handle, 0, 1, |_| ()).is_err());
+    assert!(it.tree.read(Which::Handle(handle), (0, 1), OFlags::empty(), |_| ()).is_err());
 }
 
 /// What another process does to a file, by the shell.
@@ -133,7 +133,7 @@ fn the_other_pages_of_a_file_that_is_written_stay_while_nobody_else_writes_it() 
     let mut wanted = text(1, 10 * PAGE);
     it.read(handle, 0, 10 * PAGE);
     let mut write = |at: usize, bytes: &[u8]| {
-        assert_eq!(it.tree.write(handle, at as u64, bytes), Ok(bytes.len()));
+        assert_eq!(it.tree.write(Which::Handle(handle), at as u64, bytes, OFlags::empty()), Ok(bytes.len()));
         wanted[at..at + bytes.len()].copy_from_slice(bytes);
         assert_eq!(it.read(handle, 0, 10 * PAGE), wanted);
     };
@@ -149,12 +149,12 @@ fn the_other_pages_of_a_file_that_is_written_stay_while_nobody_else_writes_it() 
         assert_eq!(misses() - before, 1, "the page that was written, and no other");
     }
     // A gap behind the end, and what was the last page.
-    assert_eq!(it.tree.write(handle, 12 * PAGE as u64, b"end"), Ok(3));
+    assert_eq!(it.tree.write(Which::Handle(handle), 12 * PAGE as u64, b"end", OFlags::empty()), Ok(3));
     assert_eq!(it.read(handle, 9 * PAGE as u64, 4 * PAGE), fs::read(it.path("file")).unwrap()[9 * PAGE..]);
     for command in
         ["printf X | dd of=file conv=notrunc status=none", "truncate -s 20000 file", "echo a >> file"]
     {
-        assert_eq!(it.tree.write(handle, 3, b"mine"), Ok(4));
+        assert_eq!(it.tree.write(Which::Handle(handle), 3, b"mine", OFlags::empty()), Ok(4));
         it.read(handle, 0, 20 * PAGE);
         let before = misses();
         elsewhere(&it, command);
@@ -227,13 +227,13 @@ fn change(it: &Fixture, random: &mut Random, name: &str, (number, handle): (u64,
         File::options().write(true).open(it.path(name)).unwrap()
     };
     match random.below(8) {
-        0 | 1 => assert_eq!(it.tree.write(handle, offset, &data), Ok(len)),
+        0 | 1 => assert_eq!(it.tree.write(Which::Handle(handle), offset, &data, OFlags::empty()), Ok(len)),
         2 => {
             let change = Change { size: Some(offset), ..Change::default() };
             it.tree.change(number, &change, Some(handle)).unwrap();
         }
         // A hole, where the file system has them.
-        3 => drop(it.tree.allocate(handle, 3, offset, len as u64)),
+        3 => drop(it.tree.allocate(Which::Handle(handle), 3, offset, len as u64)),
         4 | 5 => behind().write_all_at(&data, offset).unwrap(),
         6 => behind().set_len(offset).unwrap(),
         _ => settle(),
@@ -303,7 +303,9 @@ fn nobody_reads_what_was_there_before_a_write_through_the_tree() {
     let it = fixture(8 << 20, &[]);
     fs::write(it.path("file"), vec![0; 8 * PAGE]).unwrap();
     let (_, handle) = it.open("file", OFlags::RDWR);
-    let write = |page: &[u8], at| assert_eq!(it.tree.write(handle, at, page), Ok(PAGE));
+    let write = |page: &[u8], at| {
+        assert_eq!(it.tree.write(Which::Handle(handle), at, page, OFlags::empty()), Ok(PAGE));
+    };
     count_up(write, |at| it.read(handle, at, PAGE));
     assert!(it.hits() > 0);
 }
@@ -328,7 +330,7 @@ fn a_directory_is_listed_whole_and_once_in_pieces() {
     loop {
         let (mut room, before) = (7, names.len());
         let from = at;
-        let listed = it.tree.list(handle, from, |entry| {
+        let listed = it.tree.list(Which::Handle(handle), from, |entry| {
             if room == 0 {
                 return false;
             }

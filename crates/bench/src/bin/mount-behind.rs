@@ -1,10 +1,11 @@
 //! How late a change behind a mount is seen through it: `mount-behind --ramfold BINARY`.
 //!
 //! A file is changed in the source, and read through the mount by a descriptor that was open before, until what is read
-//! is new. Told is how long after the change had returned the last read began that gave what was there before: nothing,
-//! if the first read was right. Every other change makes the file longer, the others change bytes of it, which the
-//! kernel of the mount has in memory. With `--names` a name comes, goes, or becomes another file's instead, by turns,
-//! and is looked at by stat. So many threads keep the processors busy meanwhile.
+//! is new; with `--open` by one that is opened for each look. Told is how long after the change had returned the last
+//! read began that gave what was there before: nothing, if the first read was right. Every other change makes the file
+//! longer, the others change bytes of it, which the kernel of the mount has in memory. With `--names` a name comes,
+//! goes, or becomes another file's instead, by turns, and is looked at by stat. So many threads keep the processors
+//! busy meanwhile.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -36,6 +37,9 @@ struct Options {
     /// Changes of names, not of bytes
     #[arg(long)]
     names: bool,
+    /// Open the file anew for each look
+    #[arg(long, conflicts_with = "names")]
+    open: bool,
 }
 
 /// Looks until it is so: how long after now the last look began at which it was not.
@@ -68,17 +72,17 @@ fn lateness_of_name(source: &Path, through: &Path, number: usize) -> Result<Dura
     until(number, || Ok(file(through) == now))
 }
 
-/// How late this change was seen.
-fn lateness(source: &File, through: &File, number: usize) -> Result<Duration> {
+/// How late this change was seen. `opened` gives the file, as the mount shows it.
+fn lateness(source: &File, opened: impl Fn() -> Result<File>, number: usize) -> Result<Duration> {
     let mut all = vec![0; LEN];
-    through.read_exact_at(&mut all, 0)?;
+    opened()?.read_exact_at(&mut all, 0)?;
     let word = number.to_le_bytes();
     let is_append = number.is_multiple_of(2);
     let at = if is_append { source.metadata()?.len() } else { (number * 4099 % (LEN - 8)) as u64 };
     source.write_all_at(&word, at)?;
     until(number, || {
         let mut seen = [0; 8];
-        Ok(through.read_at(&mut seen, at)? == seen.len() && seen == word)
+        Ok(opened()?.read_at(&mut seen, at)? == seen.len() && seen == word)
     })
 }
 
@@ -104,7 +108,9 @@ fn main() -> Result<()> {
     let mounted =
         Mounted::start(&options.ramfold, &["-m".to_owned(), "64M".to_owned()], place.path(), &|_| {})?;
     let source = File::options().read(true).write(true).open(&path)?;
-    let through = File::open(mounted.point.join("file"))?;
+    let path = mounted.point.join("file");
+    let through = File::open(&path)?;
+    let opened = || Ok(if options.open { File::open(&path)? } else { through.try_clone()? });
     let ended = AtomicBool::new(false);
     let mut late = std::thread::scope(|scope| {
         for _ in 0..options.busy {
@@ -118,7 +124,7 @@ fn main() -> Result<()> {
             let source = place.path().join("source");
             measure(&options, |number| lateness_of_name(&source, &mounted.point, number))
         } else {
-            measure(&options, |number| lateness(&source, &through, number))
+            measure(&options, |number| lateness(&source, opened, number))
         };
         ended.store(true, Relaxed);
         late

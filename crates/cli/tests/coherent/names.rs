@@ -233,7 +233,8 @@ fn again<T>(call: impl Fn() -> io::Result<T>) -> io::Result<T> {
 
 /// The same of what is there, but may be seen late.
 fn surely<T>(call: impl Fn() -> io::Result<T>) -> io::Result<T> {
-    until(call, |error| is_stale(error) || error.kind() == ErrorKind::NotFound)
+    let is_late = |kind| matches!(kind, ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty);
+    until(call, |error| is_stale(error) || is_late(error.kind()))
 }
 
 fn is_stale(error: &io::Error) -> bool {

@@ -439,6 +439,8 @@ fn of_names_that_were_too_many_to_be_told() {
         finish(command.args(["sh", "-euc", lines]).env("AT", &point), 30).code == Some(0)
     };
     assert!(is("test -e $AT/goes -a ! -e $AT/comes"));
+    // The server may not open such a file a second time.
+    assert!(is("umask 333; { sleep 0.3; echo more; } >$AT/read-only; grep -q more $AT/read-only"));
     let most = fs::read_to_string("/proc/sys/fs/fanotify/max_queued_events").unwrap();
     let most: u32 = most.trim().parse().unwrap();
     server.signal(libc::SIGSTOP);

@@ -6,7 +6,7 @@ mod belief;
 pub(crate) mod notify;
 mod words;
 
-use crate::tree::{Change, Found, Looked, Opened, Tree};
+use crate::tree::{Change, Found, Looked, Opened, Tree, Which};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -69,6 +69,11 @@ fn flags(flags: i32) -> OFlags {
     OFlags::from_bits_retain(flags.cast_unsigned())
 }
 
+/// The open file that the kernel names so.
+fn which(number: INodeNo, handle: FileHandle) -> Which {
+    if handle.0 == 0 { Which::Node(number.0) } else { Which::Handle(handle.0) }
+}
+
 /// What the kernel does with the pages that it has, and whether it tells of a close: not where nothing was written.
 fn held(opened: &Opened) -> FopenFlags {
     let mut flags = FopenFlags::empty();
@@ -96,6 +101,12 @@ impl Filesystem for Served {
             && config.set_max_stack_depth(1).is_ok()
         {
             self.tree.let_pass();
+        }
+        if self.tree.may_open_alone() && config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT).is_ok() {
+            self.tree.let_open_alone();
+            if config.add_capabilities(InitFlags::FUSE_NO_OPENDIR_SUPPORT).is_ok() {
+                self.tree.let_list_alone();
+            }
         }
         let _ = config.set_max_write(MOST_BYTES);
         let _ = config.set_max_readahead(MOST_BYTES);
@@ -214,6 +225,10 @@ impl Filesystem for Served {
     }
 
     fn open(&self, _: &Request, number: INodeNo, open: OpenFlags, reply: ReplyOpen) {
+        if self.tree.opens_alone() {
+            // From now on the kernel does not ask.
+            return reply.error(error(Errno::NOSYS));
+        }
         match self.tree.open(number.0, flags(open.0), |source| reply.open_backing(source)) {
             Ok(opened) => match &opened.backing {
                 Some(backing) => {
@@ -228,16 +243,17 @@ impl Filesystem for Served {
     fn read(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         len: u32,
-        _: OpenFlags,
+        open: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let mut reply = Some(reply);
-        let answered = self.tree.read(handle.0, offset, len as usize, |bytes| {
+        let range = (offset, len as usize);
+        let answered = self.tree.read(which(number, handle), range, flags(open.0), |bytes| {
             if let Some(reply) = reply.take() {
                 reply.data(bytes);
             }
@@ -250,22 +266,29 @@ impl Filesystem for Served {
     fn write(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
-        _: OpenFlags,
+        written: WriteFlags,
+        open: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.tree.write(handle.0, offset, data) {
+        // Pages that a mapping has changed: whose file they came by tells nothing of them.
+        let of_mapping = written.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let flags = if of_mapping { OFlags::empty() } else { flags(open.0) };
+        match self.tree.write(which(number, handle), offset, data, flags) {
             Ok(written) => reply.written(length(written)),
             Err(errno) => reply.error(error(errno)),
         }
     }
 
     fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        if self.tree.opens_alone() {
+            // What file systems that tell of changes have to say, they say at a write or an fsync.
+            return reply.error(error(Errno::NOSYS));
+        }
         empty(reply, self.tree.flush(handle.0));
     }
 
@@ -283,11 +306,15 @@ impl Filesystem for Served {
         reply.ok();
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        empty(reply, self.tree.sync(handle.0, data_only));
+    fn fsync(&self, _: &Request, number: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        empty(reply, self.tree.sync(which(number, handle), data_only));
     }
 
     fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        if self.tree.lists_alone() {
+            // From now on the kernel does not ask.
+            return reply.error(error(Errno::NOSYS));
+        }
         match self.tree.open_directory(number.0) {
             Ok(opened) => {
                 let mut flags = FopenFlags::empty();
@@ -307,7 +334,7 @@ impl Filesystem for Served {
         from: u64,
         mut reply: ReplyDirectory,
     ) {
-        let listed = self.tree.list(handle.0, from, |listed| {
+        let listed = self.tree.list(which(number, handle), from, |listed| {
             // The kernel's own number for what is above is as good as any.
             let shown = if listed.is_dot() { number } else { INodeNo(listed.number) };
             !reply.add(shown, listed.next, words::kind(listed.kind), &listed.name)
@@ -323,8 +350,8 @@ impl Filesystem for Served {
         reply.ok();
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        empty(reply, self.tree.sync_directory(handle.0));
+    fn fsyncdir(&self, _: &Request, number: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        empty(reply, self.tree.sync_directory(which(number, handle)));
     }
 
     fn statfs(&self, _: &Request, number: INodeNo, reply: ReplyStatfs) {
@@ -398,20 +425,20 @@ impl Filesystem for Served {
     fn fallocate(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         len: u64,
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        empty(reply, self.tree.allocate(handle.0, mode.cast_unsigned(), offset, len));
+        empty(reply, self.tree.allocate(which(number, handle), mode.cast_unsigned(), offset, len));
     }
 
     fn lseek(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: i64,
         whence: i32,
@@ -422,7 +449,7 @@ impl Filesystem for Served {
             (libc::SEEK_HOLE, Ok(offset)) => SeekFrom::Hole(offset),
             _ => return reply.error(error(Errno::INVAL)),
         };
-        match self.tree.seek(handle.0, to) {
+        match self.tree.seek(which(number, handle), to) {
             Ok(offset) => reply.offset(offset.cast_signed()),
             Err(errno) => reply.error(error(errno)),
         }
@@ -431,10 +458,10 @@ impl Filesystem for Served {
     fn copy_file_range(
         &self,
         _: &Request,
-        _: INodeNo,
+        source: INodeNo,
         from: FileHandle,
         offset: u64,
-        _: INodeNo,
+        target: INodeNo,
         to: FileHandle,
         into: u64,
         len: u64,
@@ -443,7 +470,7 @@ impl Filesystem for Served {
     ) {
         // An answer has 32 bits.
         let len = usize::try_from(len.min(1 << 30)).unwrap_or(1 << 30);
-        match self.tree.copy((from.0, offset), (to.0, into), len) {
+        match self.tree.copy((which(source, from), offset), (which(target, to), into), len) {
             Ok(copied) => reply.written(length(copied)),
             Err(errno) => reply.error(error(errno)),
         }

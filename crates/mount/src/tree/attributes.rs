@@ -64,6 +64,11 @@ impl Tree {
         // Before the look: else a change in between would not be told.
         let is_watched = node.watched().is_some();
         let mut told = node.at().and_then(look)?;
+        // An open, or a stat: what nobody tells of is compared then, as far as the kernel does not do it itself.
+        let is_compared = self.opens_alone() && !is_watched && !reads && node.used.get().is_some();
+        if is_compared && !self.is_held(&node, Stamp::of(&told)) {
+            self.old_pages.add([number]);
+        }
         let is_put_back = self.show(&node, &mut told, reads);
         Ok(Looked { node, told, is_watched, is_put_back })
     }

@@ -12,21 +12,24 @@ mod listing;
 mod names;
 
 pub use crate::callers::Caller;
+pub use crate::entries::Listed;
 pub use attributes::{Change, Looked, When};
-pub use files::Opened;
-pub use listing::{Listed, OpenedDirectory};
+pub use files::{Opened, Which};
+pub use listing::OpenedDirectory;
 pub use names::Made;
 
 use crate::believed::Believed;
 use crate::cache::Cache;
+use crate::entries::Listing;
 use crate::handles::Handles;
+use crate::kept::Kept;
 use crate::nodes::{Node, Nodes, Used};
+use crate::pages::Pages;
 use crate::stamp::{Identity, look};
 use crate::sys::open_anew;
 use crate::watch::{Watch, is_told};
 use files::Open;
 use glob::{MatchOptions, Pattern};
-use listing::Listing;
 use rustix::fs::{FileType, OFlags, Statx};
 use rustix::io::Errno;
 use std::fmt::Debug;
@@ -97,6 +100,13 @@ pub struct Tree {
     believed: Believed,
     /// The kernel can read files itself.
     passes: AtomicBool,
+    /// It opens files without asking.
+    opens_alone: AtomicBool,
+    /// And directories.
+    lists_alone: AtomicBool,
+    pub(crate) kept: Kept,
+    /// Pages that the kernel should not have any more.
+    pub(crate) old_pages: Pages,
 }
 
 impl Tree {
@@ -110,8 +120,23 @@ impl Tree {
         let nodes = Nodes::new(source, identity);
         let (open, listings) = (Handles::default(), Handles::default());
         let (names, believed) = (OnceLock::new(), Self::notes(cache.most_files()));
-        let passes = AtomicBool::new(false);
-        Ok(Self { nodes, open, listings, cache, excluded, tells, names, believed, passes })
+        let [passes, opens_alone, lists_alone] = [false; 3].map(AtomicBool::new);
+        let (kept, old_pages) = (Kept::default(), Pages::default());
+        Ok(Self {
+            nodes,
+            open,
+            listings,
+            cache,
+            excluded,
+            tells,
+            names,
+            believed,
+            passes,
+            opens_alone,
+            lists_alone,
+            kept,
+            old_pages,
+        })
     }
 
     /// Whether there may be files that are not to be kept.

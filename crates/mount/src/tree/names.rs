@@ -8,6 +8,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 /// What is made, when it is no regular file that is opened at once.
@@ -118,7 +119,19 @@ impl Tree {
         check(name)?;
         let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         let directory = self.node(parent)?;
-        unlinkat(directory.at()?, name, flags)
+        let directory = directory.at()?;
+        self.pin(&directory, name);
+        unlinkat(&directory, name, flags)
+    }
+
+    /// Whoever has the file of this name open has it still when the name is gone.
+    fn pin(&self, directory: impl AsFd, name: &OsStr) {
+        if self.nodes.has_handles()
+            && let Ok(told) =
+                statx(directory, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
+        {
+            self.nodes.pin(Identity::of(&told));
+        }
     }
 
     /// Moves an entry.
@@ -129,6 +142,8 @@ impl Tree {
         check(from.1)?;
         check(to.1)?;
         let (directory, target) = (self.node(from.0)?, self.node(to.0)?);
-        renameat_with(directory.at()?, from.1, target.at()?, to.1, flags)
+        let (directory, target) = (directory.at()?, target.at()?);
+        self.pin(&target, to.1);
+        renameat_with(&directory, from.1, &target, to.1, flags)
     }
 }
