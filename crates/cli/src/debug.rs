@@ -26,7 +26,7 @@ const BEAT: Duration = Duration::from_millis(500);
 /// A process that brings nothing back for so long does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Bring all memory of a process back, and keep it there while a debugger looks at it.
+/// Brings all memory of a process back, and keeps it there while a debugger looks at it.
 ///
 /// While it lasts the process may have more than the run's limit. It ends with COMMAND, or, without one, at Ctrl-C;
 /// within seconds of that the process is held as before.

@@ -236,7 +236,7 @@ impl Options {
             doors.push(Door::new(Protocol::VhostUser, listener));
         }
         if let Some(number) = self.ublk {
-            doors.push(Door::device(number));
+            doors.push(Door::device(number)?);
         }
         if doors.is_empty() {
             let why = "disk: nowhere for clients to come (give --unix, --tcp, --vhost-user or --ublk)";

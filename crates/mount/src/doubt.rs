@@ -157,6 +157,7 @@ impl Shared {
     }
 
     fn drop_pages(&self) {
+        be_first();
         while let Some(nodes) = self.tree.old_pages.take() {
             for node in nodes {
                 // A kernel that does not know the node has no pages of it.

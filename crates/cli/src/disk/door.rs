@@ -5,7 +5,7 @@
 
 use crate::failure::Failure;
 use ramfold_disk::listen::{Listener, Server};
-use ramfold_disk::ublk::Device;
+use ramfold_disk::ublk::{AddError, Device};
 use ramfold_disk::volume::Volume;
 use ramfold_disk::{nbd, vhost_user};
 use std::sync::Arc;
@@ -46,8 +46,9 @@ impl Door {
     }
 
     /// A closed door: a device of this machine, with this number if there is one.
-    pub fn device(number: Option<u32>) -> Self {
-        Self { state: State::NoDevice(number), place: String::new() }
+    pub fn device(number: Option<u32>) -> Result<Self, Failure> {
+        Device::check().map_err(|error| no_device(&error))?;
+        Ok(Self { state: State::NoDevice(number), place: String::new() })
     }
 
     /// Where clients find it: a URI, or the path of a device that was opened.
@@ -82,8 +83,7 @@ impl Door {
                 State::Open(server.map_err(|error| super::failed(&error))?, protocol)
             }
             State::NoDevice(number) => {
-                let device = Device::add(volume, number);
-                let device = device.map_err(|error| Failure::failed(format!("--ublk: {error}")))?;
+                let device = Device::add(volume, number).map_err(|error| no_device(&error))?;
                 self.place = device.path().display().to_string();
                 State::Device(Box::new(device))
             }
@@ -106,4 +106,8 @@ impl Door {
             state => state,
         };
     }
+}
+
+fn no_device(error: &AddError) -> Failure {
+    Failure::failed(format!("--ublk: {error}"))
 }

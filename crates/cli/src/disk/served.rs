@@ -40,10 +40,10 @@ impl Served {
         let image = persist::open(options)?;
         settings.backing = options.backing(image.as_ref())?;
         let within = place.limit();
+        let (doors, socket) = (options.doors()?, serve::socket(NAME, options.name.as_deref())?);
         if options.ublk.is_some() {
             steady::hold();
         }
-        let (doors, socket) = (options.doors()?, serve::socket(NAME, options.name.as_deref())?);
         let volume = Arc::new(Volume::open_in(settings, place).map_err(|error| failed(&error))?);
         let kept = image.map(|image| Kept::restore(image, &volume, options)).transpose()?;
         let name = socket.as_ref().map_or(NAME, |socket| socket.name()).to_owned();

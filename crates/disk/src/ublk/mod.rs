@@ -63,6 +63,14 @@ pub struct Device {
 }
 
 impl Device {
+    /// Whether this machine has the driver, and lets this process use it.
+    ///
+    /// # Errors
+    /// [`AddError::NoDriver`], [`AddError::NotPermitted`] or the system's.
+    pub fn check() -> Result<(), AddError> {
+        open_control().map(drop)
+    }
+
     /// Makes the disk a device, of this number if one is asked for. A device of this number whose server has ended is
     /// taken away first.
     ///
