@@ -231,9 +231,11 @@ fn again<T>(call: impl Fn() -> io::Result<T>) -> io::Result<T> {
     until(call, is_stale)
 }
 
-/// The same of what is there, but may be seen late.
+/// The same of what is there, but may be seen late: not at all, as what had its name before, or with what is listed
+/// there no more.
 fn surely<T>(call: impl Fn() -> io::Result<T>) -> io::Result<T> {
-    let is_late = |kind| matches!(kind, ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty);
+    use ErrorKind::{DirectoryNotEmpty, IsADirectory, NotADirectory, NotFound};
+    let is_late = |kind| matches!(kind, NotFound | NotADirectory | IsADirectory | DirectoryNotEmpty);
     until(call, |error| is_stale(error) || is_late(error.kind()))
 }
 
