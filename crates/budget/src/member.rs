@@ -278,12 +278,17 @@ impl Member {
     }
 
     /// The most that the pools may have together: of what members that are apart leave of the limit, the same part as
-    /// of the whole.
+    /// of the whole. Where pages have a tier to go to, memory that cannot leave is no part of that whole either: under a
+    /// tight limit it would leave a pool, and nothing for resident pages.
     fn max_pool(&self) -> u64 {
         let (segment, max_pool) = (self.segment(), self.max_pool.load(Ordering::Relaxed));
-        let (limit, apart) = (segment.limit().max(1), segment.pools_apart());
-        let share = u128::from(max_pool) * u128::from(limit.saturating_sub(apart)) / u128::from(limit);
-        if self.is_apart { max_pool } else { u64::try_from(share).unwrap_or(max_pool) }
+        if self.is_apart {
+            return max_pool;
+        }
+        let unmanaged = if self.tier.is_some() { segment.gauge_sum(Gauge::Own) } else { 0 };
+        let (limit, taken) = (segment.limit().max(1), segment.pools_apart() + unmanaged);
+        let share = u128::from(max_pool) * u128::from(limit.saturating_sub(taken)) / u128::from(limit);
+        u64::try_from(share).unwrap_or(max_pool)
     }
 
     /// Leaves to this member's pool what the pools of the others leave of the most that all may

@@ -1,4 +1,5 @@
-//! What a member holds of the swap file follows what lives there, though nobody else asks for room.
+//! What a member holds of the swap file follows what lives there, though nobody else asks for room; and what goes there
+//! follows what memory that cannot leave takes of the limit.
 
 use ramfold::tier::{Tier, open_swap};
 use ramfold::{Config, Key, PAGE_SIZE, Page, PoolKind};
@@ -6,7 +7,7 @@ use ramfold_budget::Host;
 use ramfold_budget::extents::open_tier;
 use ramfold_budget::member::Member;
 use ramfold_budget::pooled::Pooled;
-use ramfold_budget::segment::{EXTENT_SIZE, Segment};
+use ramfold_budget::segment::{EXTENT_SIZE, Gauge, Segment};
 use ramfold_budget::usage::{Account, Usage};
 use std::sync::Arc;
 
@@ -70,5 +71,29 @@ fn what_is_mostly_dead_is_given_back() {
     for number in (0..PAGES).step_by(KEPT.try_into().unwrap()) {
         store.load(key(number), &mut found, &mut scratch).unwrap();
         assert!(found == page(number), "page {number}");
+    }
+}
+
+#[test]
+fn memory_that_cannot_leave_is_no_part_of_what_pools_share() {
+    /// Pages in all, 12 MiB.
+    const PAGES: u64 = 3 << 10;
+    for (unmanaged, most) in [(0, 32 << 20), (48 << 20, 8 << 20)] {
+        let member = member();
+        let (store, segment) = (member.store(), member.segment());
+        let other = segment.attach(&|_| ()).unwrap();
+        segment.charge(other, Gauge::Own, unmanaged);
+        member.set_max_pool(32 << 20);
+        let pool = store.create_pool(PoolKind::Persistent, None);
+        let mut scratch = store.scratch();
+        for index in 0..PAGES {
+            let key = Key { pool, object: 0, index };
+            if store.store(key, &page(index), &mut scratch).is_err() {
+                store.shrink();
+                store.store(key, &page(index), &mut scratch).unwrap();
+            }
+        }
+        assert!(store.pool_bytes() <= most, "{} of {most}", store.pool_bytes());
+        assert_eq!(store.stats().tier_pages > 0, unmanaged > 0);
     }
 }

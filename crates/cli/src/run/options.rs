@@ -46,8 +46,9 @@ pub struct Options {
     #[arg(long, value_name = "NAME", default_value = "zsmalloc", value_parser = names::zpool)]
     pub zpool: String,
 
-    /// Most of the limit that the compressed pool may take; beyond it pages go to the swap file. (The kernel's
-    /// zswap has 20, of a machine that also holds the page cache; here 20 would send half the memory to disk)
+    /// Most of the limit, less memory that cannot leave, that the compressed pool may take; beyond it pages go to the
+    /// swap file. (The kernel's zswap has 20, of a machine that also holds the page cache; here 20 would send half the
+    /// memory to disk)
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=95))]
     pub max_pool_percent: u8,
 
