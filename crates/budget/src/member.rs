@@ -278,8 +278,8 @@ impl Member {
     }
 
     /// The most that the pools may have together: of what members that are apart leave of the limit, the same part as
-    /// of the whole. Where pages have a tier to go to, memory that cannot leave is no part of that whole either: under a
-    /// tight limit it would leave a pool, and nothing for resident pages.
+    /// of the whole. Where pages have a tier to go to, memory that cannot leave is no part of that whole either: under
+    /// a tight limit it would leave a pool, and nothing for resident pages.
     fn max_pool(&self) -> u64 {
         let (segment, max_pool) = (self.segment(), self.max_pool.load(Ordering::Relaxed));
         if self.is_apart {
