@@ -169,7 +169,7 @@ fn read_only_is_read_only() {
     assert!(mount_line(point).unwrap().split(' ').nth(5).unwrap().split(',').any(|option| option == "ro"));
     // What changes behind it is seen all the same.
     fs::write(place.source().join("file"), "changed").unwrap();
-    assert_eq!(fs::read(&file).unwrap(), b"changed");
+    wait_for("the change", || fs::read(&file).unwrap() == b"changed");
     mounted.stop();
 }
 

@@ -1,6 +1,6 @@
 //! Real programs in a mounted directory, which holds more than its memory does.
 
-use crate::mounted::{MIB, Place, binary, can_mount, content, need, run, shell};
+use crate::mounted::{MIB, Place, binary, can_mount, content, need, run, shell, wait_for};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -93,7 +93,9 @@ fn make_builds_what_changed() {
     run(point, &["make", "-s", "-j4"]);
     assert_eq!((run(point, &["./program"]).trim(), built()), (sum(7).as_str(), 152));
     // Changed behind the mount, and built through it.
-    fs::write(place.source().join("common.h"), "#define K 9\n").unwrap();
+    let changed = "#define K 9\n";
+    fs::write(place.source().join("common.h"), changed).unwrap();
+    wait_for("the change", || fs::read(point.join("common.h")).unwrap() == changed.as_bytes());
     run(point, &["make", "-s", "-j4"]);
     assert_eq!((run(point, &["./program"]).trim(), built()), (sum(9).as_str(), 303));
     run(point, &["make", "-q"]);
