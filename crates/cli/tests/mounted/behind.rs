@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-fn with_mount(test: impl Fn(&Mounted, &Path, &Path)) {
+/// A test of a mount, with its source and where it is.
+pub fn with_mount(test: impl Fn(&Mounted, &Path, &Path)) {
     if !can_mount() {
         return;
     }

@@ -1,6 +1,7 @@
 //! Opens that nobody asks ramfold for: nothing is lost of what an open is for.
 
-use crate::mounted::{Mounted, Place, as_user, both, can_mount, content, run, shell, wait_for};
+use crate::behind::with_mount;
+use crate::mounted::{as_user, both, content, run, shell, wait_for};
 use rustix::fs::{Advice, AtFlags, CWD, Timespec, Timestamps, fadvise, utimensat};
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -13,16 +14,6 @@ use std::time::Duration;
 const PAGE: usize = 4096;
 /// Longer than the source's files stay open that nobody reads or writes.
 const IDLE: Duration = Duration::from_millis(250);
-
-fn with_mount(test: impl Fn(&Mounted, &Path, &Path)) {
-    if !can_mount() {
-        return;
-    }
-    let place = Place::new();
-    let mounted = place.mount(32, &[]);
-    test(&mounted, mounted.source(), mounted.point());
-    mounted.stop();
-}
 
 /// All of a file, none of which the kernel has in memory.
 fn anew(file: &File) -> Vec<u8> {
