@@ -55,7 +55,14 @@ pub fn anonymous(pid: u32) -> u64 {
     parse_anonymous(&fs::read(format!("/proc/{pid}/statm")).unwrap_or_default())
 }
 
-/// The same, of the text of its statm: pages in all, resident, and of these such as are a file's or shared memory's.
+/// Bytes of anonymous memory, each page divided by the number of page tables that it is in. None where the kernel does
+/// not tell them (before Linux 5.4), or not to this user.
+#[must_use]
+pub fn proportional(pid: u32) -> Option<u64> {
+    size_in(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss_Anon:")
+}
+
+/// The same as [`anonymous`], of the text of a statm: pages in all, resident, and of these such as are a file's or shared memory's.
 pub(crate) fn parse_anonymous(statm: &[u8]) -> u64 {
     let number = |digits: &[u8]| {
         digits.iter().fold(0_u64, |sum, digit| sum.wrapping_mul(10) + u64::from(digit.wrapping_sub(b'0')))

@@ -62,8 +62,6 @@ pub const MAX_MESSAGE: usize = 240;
 /// Bytes of a member's name that are kept.
 pub const MAX_NAME: usize = 64;
 
-/// Of the file, for who looks for it in `/proc`.
-const NAME: &str = "ramfold-segment";
 const MAGIC: u64 = u64::from_le_bytes(*b"ramfold\x04");
 /// Extents that a swap file can have: their numbers have 31 bits.
 const MAX_EXTENTS: u64 = 1 << 31;
@@ -77,7 +75,7 @@ struct Header {
     limit: AtomicU64,
     /// Extents in the table.
     extents: AtomicU64,
-    /// Anonymous memory of the run's processes that have no slot.
+    /// Anonymous memory of the run's processes that is in no slot.
     unmanaged: AtomicU64,
     /// Sum of the charged gauges over all slots and of `unmanaged`, and its highest value.
     in_use: AtomicU64,
@@ -199,6 +197,9 @@ const fn total_len(extents: usize) -> usize {
 }
 
 impl Segment {
+    /// Of the file, for who looks for it in `/proc`.
+    pub const NAME: &str = "ramfold-segment";
+
     /// Makes the segment of a run, which its maker looks after as long as the segment or the descriptor is there. The
     /// descriptor is closed on exec, and reached as `/proc/PID/fd/N`. Most of the memory is never touched.
     ///
@@ -209,7 +210,7 @@ impl Segment {
     pub fn create(limit: u64, swap_limit: u64) -> io::Result<(OwnedFd, Self)> {
         let extents = (swap_limit / EXTENT_SIZE).min(MAX_EXTENTS);
         let len = total_len(usize::try_from(extents).map_err(io::Error::other)?);
-        let fd = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let fd = rustix::fs::memfd_create(Self::NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
         // What is mapped must stay there.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;

@@ -18,6 +18,7 @@ mod program;
 mod quota;
 pub mod stats;
 mod swap;
+mod uncounted;
 mod unmanaged;
 
 pub use child::{exit_status, not_started};
@@ -42,6 +43,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use uncounted::Uncounted;
 use unmanaged::Unmanaged;
 
 /// The library that every program gets, and the one that it loads when the program needs memory; build.rs built them.
@@ -79,15 +81,21 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let metrics = options.metrics.as_ref();
     let metrics = metrics.map(|address| Metrics::serve(address, Arc::clone(&run.segment))).transpose()?;
 
-    let (mut unmanaged, mut crowd) = (Unmanaged::default(), Crowd::new());
+    let (mut unmanaged, mut uncounted, mut crowd) =
+        (Unmanaged::default(), Uncounted::default(), Crowd::new());
+    let (mut not_managed, mut not_counted) = (0, 0);
     crowd.look(&run.segment);
     let started = Instant::now();
     let mut child = child::Child::spawn(&options.command, &run.environment(), &signals)?;
     let program = child.pid();
     let mut told = 0;
-    let (mut often, mut seldom) = (Pace::new(Duration::ZERO), Pace::new(Duration::from_millis(100)));
+    // What is not counted passes the limit until it is found.
+    let (mut often, mut most_often) = (Pace::of(50), Pace::of(20));
+    let mut seldom = Pace::new(Duration::from_millis(100));
     let status = child.wait(&mut || {
-        often.look(|| unmanaged.look(&run.segment, program));
+        often.look(|| not_managed = unmanaged.look(&run.segment, program));
+        most_often.look(|| not_counted = uncounted.look(&run.segment));
+        run.segment.set_unmanaged(not_managed + not_counted);
         crowd.look(&run.segment);
         seldom.look(|| {
             stats.sample(&run.segment);

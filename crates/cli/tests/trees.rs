@@ -64,13 +64,18 @@ fn newcomers_wait_where_memory_is_short() {
     assert!(most > 0 && most < count, "{most} of {count} at the same time");
 }
 
-/// What each worker has resident, the largest first.
-fn resident(run: u32) -> Vec<u64> {
+/// A run as it is now.
+fn look_at(run: u32) -> Option<Value> {
     let shown = Command::new(binary())
         .args(["top", &run.to_string(), "--json", "--count", "1", "--interval", "0.1"])
         .output()
         .unwrap();
-    let Ok(look) = serde_json::from_slice::<Value>(&shown.stdout) else { return Vec::new() };
+    serde_json::from_slice(&shown.stdout).ok()
+}
+
+/// What each worker has resident, the largest first.
+fn resident(run: u32) -> Vec<u64> {
+    let Some(look) = look_at(run) else { return Vec::new() };
     let workers = look["living"].as_array().unwrap().iter().filter(|process| process["command"] == "worker");
     workers.map(|process| process["resident_bytes"].as_u64().unwrap()).collect()
 }
@@ -95,5 +100,35 @@ fn memory_goes_from_those_who_sleep_to_those_who_work() {
             break;
         }
         assert!(started.elapsed() < Duration::from_secs(50), "resident after 50 s: {resident:?}");
+    }
+}
+
+/// A parent rewrites its static data, and what its two children have of the old is in common to each of them: it counts
+/// all the same.
+#[test]
+fn what_only_children_have_counts() {
+    const DATA: u64 = 12 * MIB;
+    const MANAGED: u64 = 8 * MIB;
+    if !can_run() {
+        return;
+    }
+    let scratch = common::scratch();
+    let binary = compiled("rewritten", scratch.path());
+    let managed = (MANAGED / MIB).to_string();
+    let program = Program::new("rewritten", &[binary.to_str().unwrap(), &managed]);
+    for mode in ["move", "wp"] {
+        let mut command = program.command(Some(&Ramfold::new(64 * MIB, &["--evict-mode", mode])));
+        let mut running = Running::start(command.stdin(Stdio::piped()));
+        let started = Instant::now();
+        loop {
+            let look = look_at(running.child.id());
+            let in_use = look.as_ref().and_then(|look| look["in_use_bytes"].as_u64());
+            if in_use >= Some(2 * DATA + MANAGED) {
+                break;
+            }
+            assert!(started.elapsed() < Duration::from_secs(50), "{mode}: {look:?}");
+        }
+        drop(running.child.stdin.take());
+        assert!(running.child.wait().unwrap().success(), "{mode}");
     }
 }

@@ -189,7 +189,8 @@ impl Segment {
         }
     }
 
-    /// Enters the bytes that processes without a slot have; they are charged. For one who sees them all.
+    /// Enters the bytes that no slot has, of processes without one and of what related ones have in common; they are
+    /// charged. For one who sees all processes.
     pub fn set_unmanaged(&self, bytes: u64) {
         let old = self.header().unmanaged.swap(bytes, Ordering::Relaxed);
         let change = bytes.wrapping_sub(old);

@@ -132,7 +132,7 @@ fn text(sample: &Sample) -> String {
     for (name, help, value) in [
         ("limit_bytes", "Memory that all processes may use together.", sample.limit),
         ("in_use_bytes", "Memory in use now: resident, pool and other.", sample.in_use),
-        ("unmanaged_bytes", "Memory in use by processes that are not managed.", sample.unmanaged),
+        ("unmanaged_bytes", "Memory in use that no managed process accounts for.", sample.unmanaged),
         ("peak_bytes", "The most that was in use at once.", sample.peak),
         ("swap_used_bytes", "Swap file taken.", sample.swap_used),
         ("swap_limit_bytes", "Swap file that may be taken.", sample.swap_limit),

@@ -4,8 +4,6 @@
 use ramfold_survey::shelf::thread_time;
 use std::time::{Duration, Instant};
 
-/// Between two looks, in multiples of what one takes: they have a fiftieth of the time.
-const REST: u32 = 50;
 /// However long a look takes, the next one comes after this.
 const LONGEST: Duration = Duration::from_secs(5);
 
@@ -14,12 +12,19 @@ const LONGEST: Duration = Duration::from_secs(5);
 pub struct Pace {
     next: Instant,
     shortest: Duration,
+    /// Between two looks, in multiples of what one takes.
+    rest: u32,
 }
 
 impl Pace {
-    /// At once, and then at distances of at least `shortest`.
+    /// At once, and then at distances of at least `shortest`; looks have a fiftieth of the time.
     pub fn new(shortest: Duration) -> Self {
-        Self { next: Instant::now(), shortest }
+        Self { next: Instant::now(), shortest, rest: 50 }
+    }
+
+    /// As often as it is asked; looks have a part of the time.
+    pub fn of(part: u32) -> Self {
+        Self { rest: part, ..Self::new(Duration::ZERO) }
     }
 
     /// Looks if it is time.
@@ -29,7 +34,7 @@ impl Pace {
             let before = thread_time();
             look();
             let took = thread_time().saturating_sub(before);
-            self.next = start + (took * REST).min(LONGEST).max(self.shortest);
+            self.next = start + (took * self.rest).min(LONGEST).max(self.shortest);
         }
     }
 }

@@ -18,15 +18,15 @@ pub struct Unmanaged {
 }
 
 impl Unmanaged {
-    /// Enters what the descendants of `program`, and itself, have beside the managed ones.
-    pub fn look(&mut self, segment: &Segment, program: u32) {
+    /// Bytes that the descendants of `program`, and itself, have beside the managed ones.
+    pub fn look(&mut self, segment: &Segment, program: u32) -> u64 {
         let tree = tree(program);
         let managed: HashSet<u32> = segment.processes().iter().map(|process| process.pid).collect();
         let living: HashSet<u32> = tree.iter().map(|(pid, _)| *pid).collect();
         self.numbered_here.retain(|pid, _| living.contains(pid));
         let mut here = |pid| *self.numbered_here.entry(pid).or_insert_with(|| is_numbered_here(pid));
         let others = tree.iter().filter(|(pid, _)| !managed.contains(pid) && here(*pid));
-        segment.set_unmanaged(others.map(|(pid, parent)| of_its_own(*pid, *parent)).sum());
+        others.map(|(pid, parent)| of_its_own(*pid, *parent)).sum()
     }
 }
 
@@ -75,8 +75,7 @@ mod tests {
         let (_fd, segment) = Segment::create(1 << 30, 0).unwrap();
         let mut unmanaged = Unmanaged::default();
         assert!(is_numbered_here(child.id()));
-        unmanaged.look(&segment, me);
-        assert!(segment.unmanaged() > 0 && segment.in_use() == segment.unmanaged());
+        assert!(unmanaged.look(&segment, me) > 0);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(anonymous(child.id()), 0);
