@@ -132,10 +132,15 @@ impl Pools {
         }
     }
 
-    /// Compressed bytes of a limited pool that no other pool shares, and its limit.
+    /// Compressed bytes of a limited pool, and its limit.
     pub(crate) fn usage(&self, id: PoolId) -> (u64, u64) {
         let pool = self.pool(id.number());
         (pool.bytes.load(Relaxed), pool.memlimit.load(Relaxed))
+    }
+
+    /// Sets the limit of a limited pool.
+    pub(crate) fn set_memlimit(&self, id: PoolId, bytes: u64) {
+        self.pool(id.number()).memlimit.store(bytes, Relaxed);
     }
 
     /// Has the next thread that shrinks make room in the pool.

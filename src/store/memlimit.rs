@@ -3,7 +3,8 @@
 //! It is writeback over the leaves of one pool, oldest first. An ephemeral pool drops its pages in the thread that
 //! stores, which waits for nobody. A persistent one is written back there only if the owner of the store wants
 //! that; else it refuses the page, and the next [`Store::shrink`] makes room. The price: the leaves have to be looked
-//! for among all, so a pool that lives at its limit should have an accept threshold under it.
+//! for among all, so a pool that lives at its limit should have an accept threshold under it. Pages of such a pool are
+//! shared with no other page: what a pool takes is then known, whoever else has the same bytes.
 
 use super::turns::Turn;
 use super::writeback::Run;
@@ -14,6 +15,29 @@ use crate::page::PAGE_SIZE;
 use crate::pools::{PoolId, PoolKind};
 
 impl Store {
+    /// Bytes that the pages of a pool take in the zpools, if it was created with a memlimit; 0 of others.
+    #[must_use]
+    pub fn bytes_of_pool(&self, pool: PoolId) -> u64 {
+        self.pools.usage(pool).0
+    }
+
+    /// Sets the memlimit of a pool. What is over it goes by the LRU: ephemeral pages at once, persistent ones with the
+    /// next [`Store::shrink`].
+    ///
+    /// # Panics
+    /// If the pool was created without a memlimit.
+    pub fn set_memlimit(&self, pool: PoolId, bytes: u64) {
+        assert!(pool.is_limited(), "the pool was created without a memlimit");
+        self.pools.set_memlimit(pool, bytes);
+        if self.pools.usage(pool).0 <= bytes {
+            return;
+        }
+        match pool.kind() {
+            PoolKind::Ephemeral => self.shrink_pool(pool, 0, &mut Run::new(self)),
+            PoolKind::Persistent => self.pools.set_crowded(pool),
+        }
+    }
+
     /// Makes room for `size` bytes under the limit of the pool, by its own least recently used pages.
     pub(super) fn keep_memlimit(&self, pool: PoolId, size: u64) -> Result<(), StoreError> {
         let fits = || {
@@ -67,11 +91,12 @@ impl Store {
         let mut turn = begin(run);
         // Twice: the first time round takes referenced bits away.
         for &(_, number, leaf) in leaves.iter().chain(&leaves) {
-            if !turn.takes(pool.kind()) {
-                break;
-            }
-            self.cross_leaf_of(pool, number, leaf, run, &mut turn, excess());
-            if turn.batch.is_full(excess()) {
+            let mut hand = 0;
+            while turn.takes(pool.kind()) {
+                self.cross_leaf_of(pool, (number, leaf), &mut hand, run, &mut turn, excess());
+                if !turn.batch.is_full(excess()) {
+                    break;
+                }
                 self.write_back(run, turn);
                 if excess() == 0 {
                     return;
@@ -100,17 +125,16 @@ impl Store {
     fn cross_leaf_of(
         &self,
         pool: PoolId,
-        number: usize,
-        leaf: u32,
+        (number, leaf): (usize, u32),
+        hand: &mut u32,
         run: &mut Run,
         turn: &mut Turn,
         excess: u64,
     ) {
         let mut shard = self.index.lock(number);
-        let mut hand = 0;
         while !turn.batch.is_full(excess) && shard.leaf(leaf).pool == pool && shard.leaf(leaf).has_evictable()
         {
-            match shard.next_victim_in(leaf, &mut hand) {
+            match shard.next_victim_in(leaf, hand) {
                 Some(bit) => self.evict(&mut shard, leaf, bit, run, turn),
                 None => break,
             }

@@ -137,8 +137,8 @@ impl Store {
         self.objects.tiers.add(tier, address).map(drop).ok_or(ConfigError::TooManyTiers)
     }
 
-    /// A new pool of keys. `memlimit` bounds the bytes that its pages take in the zpools (what is shared is not
-    /// counted); over it, the pool's own least recently used pages go first.
+    /// A new pool of keys. `memlimit` bounds the bytes that its pages take in the zpools; over it, the pool's own least
+    /// recently used pages go first. Pages of a pool with a memlimit are shared with no others.
     ///
     /// # Panics
     /// If the store has 4096 pools.

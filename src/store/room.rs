@@ -28,10 +28,7 @@ impl Store {
     }
 
     /// The same, if it is to be had at once and without shrinking; its memory is asked for.
-    pub(super) fn room_ahead(&self, pool: PoolId, size: usize) -> Option<Room> {
-        if pool.is_limited() {
-            return None;
-        }
+    pub(super) fn room_ahead(&self, size: usize) -> Option<Room> {
         let zpool = self.objects.zpool_for(size)?;
         let room = self.room_within_limit(zpool, size).ok().flatten()?;
         self.objects.zpools.get(zpool).prefetch(room.1, size);

@@ -91,7 +91,7 @@ impl Store {
         self.index.prefetch(spot.shard());
         let Scratch { codecs, packed, .. } = scratch;
         let packed = self.pack(page, packed, codecs)?;
-        if self.knobs.duplicates.load(Relaxed) {
+        if self.knobs.duplicates.load(Relaxed) && !spot.key.pool.is_limited() {
             return self.store_unless_duplicate(spot, &packed);
         }
         let room = self.room(spot.key.pool, packed.bytes.len())?;
@@ -102,7 +102,7 @@ impl Store {
     /// and comes meanwhile.
     fn store_unless_duplicate(&self, spot: &Spot, packed: &Packed) -> Result<(), StoreError> {
         self.dedup.prefetch(packed.hash);
-        let room = self.room_ahead(spot.key.pool, packed.bytes.len());
+        let room = self.room_ahead(packed.bytes.len());
         let ahead = room.map(|room| self.objects.place(room, packed));
         if let Some(duplicate) = self.find_duplicate(spot, packed) {
             if let Some(entry) = ahead {
@@ -148,7 +148,7 @@ impl Store {
         let place = self.dedup.find(packed.hash)?;
         let equal = |object| self.objects.holds(object, packed);
         let mut shard = self.index.lock(place.shard());
-        let (key, entry) = shard.at(place)?;
+        let (key, entry) = shard.at(place).filter(|(key, _)| !key.pool.is_limited())?;
         if key == spot.key {
             let unchanged = match entry.state() {
                 State::Shared => self.objects.shared.read(entry.shared_id(), equal),

@@ -217,6 +217,38 @@ fn a_memlimit_takes_the_least_recently_used_of_its_own_pool() {
 }
 
 #[test]
+fn a_memlimit_changes_and_counts_what_others_have_as_well() {
+    let mut bench = Bench::new(&Config::default(), None);
+    let other = bench.store.create_pool(PoolKind::Ephemeral, None);
+    let pool = bench.store.create_pool(PoolKind::Ephemeral, Some(1 << 20));
+    for number in 0..500 {
+        // The same bytes in both pools, and twice in one of them.
+        bench.put(other, number, &small_page(number)).unwrap();
+        bench.put(pool, number, &small_page(number)).unwrap();
+        bench.put(pool, 1000 + number, &small_page(number)).unwrap();
+    }
+    let (bytes, all) = (bench.store.bytes_of_pool(pool), bench.store.stats());
+    assert_eq!((all.stored_pages, all.duplicate_pages), (1500, 0));
+    assert_eq!(bytes, all.compr_data_size / 3 * 2, "each page counts");
+    bench.store.set_memlimit(pool, bytes / 4);
+    let left = bench.store.bytes_of_pool(pool);
+    assert!(left <= bytes / 4 && left > bytes / 8, "{left} of {bytes}");
+    assert!(
+        (0..100).chain(1000..1100).all(|number| bench.get(pool, number).is_err()),
+        "the oldest went first"
+    );
+    assert!((480..500).chain(1480..1500).all(|number| bench.get(pool, number).is_ok()));
+    assert!((0..500).all(|number| bench.get(other, number).is_ok()));
+    bench.store.set_memlimit(pool, 1 << 20);
+    (0..500).for_each(|number| bench.put(pool, number, &small_page(number)).unwrap());
+    assert!((0..500).all(|number| bench.get(pool, number).is_ok()));
+    bench.store.set_memlimit(pool, 0);
+    assert_eq!(bench.store.bytes_of_pool(pool), 0);
+    assert!(bench.put(pool, 0, &small_page(1)).is_err());
+    bench.store.check();
+}
+
+#[test]
 fn duplicates_share_and_let_go_one_by_one() {
     let tier = Arc::new(MemoryTier::default());
     let mut bench = Bench::new(&Config { shrink_inline: false, ..limited(1000) }, Some(tier.clone()));

@@ -35,8 +35,9 @@ const COLUMNS: &[(Attribute, &[&str])] = &[
 /// Of a disk are read: backing_dev, bd_stat, block_state, debug_stat, initstate, io_stat, mm_stat. Read and written:
 /// comp_algorithm, compressed_writeback, disksize (after a reset), mem_limit, recomp_algorithm, shrinker_enabled,
 /// writeback_batch_size, writeback_limit, writeback_limit_enable. Written: algorithm_params, compact, idle,
-/// mem_used_max, recompress, reset, writeback. Of a mount is read: stat. Read and written: compressor,
-/// max_compression_ratio, memlimit, shrinker_enabled. Written: compact. Of a server of several disks (disk --config) is
+/// mem_used_max, recompress, reset, writeback. Of a mount are read: stat, directories (those with a limit of their own:
+/// limit, bytes, path). Read and written: compressor, max_compression_ratio, memlimit (written also: DIRECTORY SIZE, or
+/// DIRECTORY none), shrinker_enabled. Written: compact. Of a server of several disks (disk --config) is
 /// read: disks (name, bytes, URI). Written: hot_add, with the options of ramfold disk as words (size=1G unix=PATH
 /// persist), which tells the new disk's name; hot_remove, with the name of a disk that has no clients. Exit status: 0,
 /// 2 for wrong usage, a value that the attribute cannot have among it, 125 if it could not be done.
@@ -44,7 +45,7 @@ const COLUMNS: &[(Attribute, &[&str])] = &[
 #[command(after_help = "Example: ramfold ctl disk0 mm_stat
          ramfold ctl disk0 mem_limit 1G
          ramfold ctl disk0 idle 3600 && ramfold ctl disk0 writeback type=idle
-         ramfold ctl mount0 memlimit 2G
+         ramfold ctl mount0 memlimit 2G && ramfold ctl mount0 memlimit video 256M
          ramfold ctl disks0 hot_add size=1G unix=/run/more.sock && ramfold ctl disks0 hot_remove disk1")]
 pub struct Options {
     /// The name of the disk, mount or server, or its control socket
@@ -102,6 +103,9 @@ fn json(attribute: &str, text: &str) -> serde_json::Value {
     if attribute == "disks" {
         return serde_json::json!({ attribute: text.lines().filter_map(disk).collect::<Vec<_>>() });
     }
+    if attribute == "directories" {
+        return serde_json::json!({ attribute: text.lines().filter_map(directory).collect::<Vec<_>>() });
+    }
     let columns = COLUMNS.iter().find(|(it, _)| it.name() == attribute).map_or(&[][..], |(_, names)| names);
     let numbers: Option<Vec<u64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
     match numbers {
@@ -119,6 +123,14 @@ fn disk(line: &str) -> Option<serde_json::Value> {
     let (name, rest) = line.split_once(' ')?;
     let (size, uri) = rest.split_once(' ')?;
     Some(serde_json::json!({ "name": name, "disksize": size.parse::<u64>().ok()?, "uri": uri }))
+}
+
+/// A directory of a mount: its limit, its bytes, its path.
+fn directory(line: &str) -> Option<serde_json::Value> {
+    let (limit, rest) = line.split_once(' ')?;
+    let (bytes, path) = rest.split_once(' ')?;
+    let [limit, bytes] = [limit, bytes].map(|number| number.parse::<u64>().ok());
+    Some(serde_json::json!({ "directory": path, "memlimit": limit?, "bytes": bytes? }))
 }
 
 /// Lines that are a name and a number each.
@@ -143,6 +155,10 @@ mod tests {
         assert_eq!(
             text("disks", "a 4096 nbd+unix:///?socket=/a b\n"),
             r#"{"disks":[{"disksize":4096,"name":"a","uri":"nbd+unix:///?socket=/a b"}]}"#
+        );
+        assert_eq!(
+            text("directories", "4096 12 a b\n"),
+            r#"{"directories":[{"bytes":12,"directory":"a b","memlimit":4096}]}"#
         );
         assert_eq!(text("disks", ""), r#"{"disks":[]}"#);
         assert_eq!(text("comp_algorithm", "[lz4] zstd\n"), r#"{"comp_algorithm":"[lz4] zstd"}"#);

@@ -44,6 +44,10 @@ pub struct Options {
     #[arg(required_unless_present = "budget")]
     pub memory: Option<u64>,
 
+    /// Of that, most for compressed pages of files below a directory of SOURCE. May be given more than once
+    #[arg(long, value_name = "DIRECTORY=SIZE", value_parser = memlimit)]
+    pub memlimit: Vec<(PathBuf, u64)>,
+
     /// Do not keep pages of such files; a pattern with a slash is for paths below SOURCE. May be given more than once
     #[arg(long, value_name = "GLOB", value_parser = pattern)]
     pub exclude: Vec<Pattern>,
@@ -93,6 +97,11 @@ fn pattern(text: &str) -> Result<Pattern, String> {
     Pattern::new(text).map_err(|error| format!("it is no pattern: {error}"))
 }
 
+fn memlimit(text: &str) -> Result<(PathBuf, u64), String> {
+    let (directory, size) = text.rsplit_once('=').ok_or("give DIRECTORY=SIZE, such as video=512M")?;
+    Ok((directory.into(), size::parse(size)?))
+}
+
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.0..=3600.0).contains(seconds));
     seconds.ok_or_else(|| "it is no number of seconds from 0 to 3600".to_owned())
@@ -121,6 +130,7 @@ impl Options {
             source: self.source.clone(),
             at: self.at.clone(),
             limit,
+            limits: self.memlimit.clone(),
             place,
             store,
             exclude: self.exclude.clone(),

@@ -1,6 +1,6 @@
 //! A mount gives what the files hold, whoever changes them: sixteen threads read through it and change files through
-//! it and behind it, in twice the memory that it has, while its limit changes. What they may see is in
-//! `coherent/book.rs`. Names that come and go have a checker of their own, `coherent/names.rs`.
+//! it and behind it, in twice the memory that it has, while its limit and that of a directory change. What they may see
+//! is in `coherent/book.rs`. Names that come and go have a checker of their own, `coherent/names.rs`.
 //!
 //! The checker itself is tried on plain directories, where it must find nothing, and with mistakes that it must find.
 //! `RAMFOLD_MOUNT_SECONDS=3600 cargo test --release --test coherent through -- --nocapture` takes an hour;
@@ -10,6 +10,8 @@
 mod book;
 #[path = "coherent/clients.rs"]
 mod clients;
+#[path = "coherent/mapping.rs"]
+mod mapping;
 mod mounted;
 #[path = "coherent/names.rs"]
 mod names;
@@ -17,7 +19,7 @@ mod names;
 mod random;
 
 use book::{CELL, CELLS};
-use clients::{Mistake, Run};
+use clients::{HALF, Mistake, Run};
 use mounted::{MIB, Mounted, Place, can_mount, seconds};
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
@@ -139,8 +141,8 @@ fn nobody_sees_a_name_that_has_gone_or_misses_one_that_has_come() {
     mounted.stop();
 }
 
-/// Changes the limit while the threads work.
-fn change_limits(run: &Run, mounted: &Mounted) {
+/// Changes limits while the threads work.
+fn change_limits(run: &Run, place: &Place, mounted: &Mounted) {
     let mut turn = 0;
     while !run.ended.load(Relaxed) {
         for _ in 0..20 {
@@ -151,6 +153,8 @@ fn change_limits(run: &Run, mounted: &Mounted) {
         }
         turn += 1;
         mounted.memlimit("coherent", [8, 32, 12, 24, LIMIT][turn % 5]);
+        // One that has none cannot lose it.
+        place.ctl(&["coherent", "memlimit", HALF, ["0", "1M", "none", "3M"][turn % 4]]);
     }
     mounted.memlimit("coherent", LIMIT);
 }
@@ -170,7 +174,7 @@ fn through(options: &[&str], length: Duration) {
     let before = read_all();
     std::thread::scope(|scope| {
         if std::env::var_os("RAMFOLD_MOUNT_FIXED").is_none() {
-            scope.spawn(|| change_limits(&run, &mounted));
+            scope.spawn(|| change_limits(&run, &place, &mounted));
         }
         run.work(length);
     });

@@ -1,12 +1,16 @@
-//! `ramfold mount`, seen from outside: how it comes and goes, what it refuses, its limit, what survives its death.
-//! What programs and single calls find in it is in `mounted/`.
+//! `ramfold mount`, seen from outside: how it comes and goes, what it refuses, what survives its death. Its limits, and
+//! what programs and single calls find in it, are in `mounted/`.
 
 #[path = "mounted/behind.rs"]
 mod behind;
 #[path = "mounted/calls.rs"]
 mod calls;
+#[path = "mounted/directories.rs"]
+mod directories;
 #[path = "mounted/kernel.rs"]
 mod kernel;
+#[path = "mounted/limits.rs"]
+mod limits;
 mod mounted;
 #[path = "mounted/opens.rs"]
 mod opens;
@@ -15,12 +19,12 @@ mod owners;
 #[path = "mounted/programs.rs"]
 mod programs;
 
-use mounted::{MIB, Place, bound, can_mount, content, finish, mount_line, run, shell, unmount, wait_for};
+use limits::{kept, settle};
+use mounted::{Place, can_mount, content, finish, mount_line, run, shell, unmount, wait_for};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::Path;
 use std::process::Command;
 
 #[test]
@@ -128,6 +132,9 @@ fn what_is_wrong_is_told_in_one_line() {
     fails("source", "mount", &["-m", "32M", "--zpool", "zip"]);
     fails("source", "mount", &["-m", "32M", "--exclude", "[a"]);
     fails("source", "mount", &["-m", "32M", "--name", "../x"]);
+    for limit in ["nowhere=1M", ".=1M", "../full=1M", "inside", "inside=lots"] {
+        fails("source", "mount", &["-m", "32M", "--memlimit", limit]);
+    }
     assert_eq!(mounts(), count, "nothing is mounted");
     assert_eq!(fs::read_dir(place.point()).unwrap().count(), 0);
     assert!(!place.socket("mount0").exists());
@@ -170,161 +177,6 @@ fn read_only_is_read_only() {
     // What changes behind it is seen all the same.
     fs::write(place.source().join("file"), "changed").unwrap();
     wait_for("the change", || fs::read(&file).unwrap() == b"changed");
-    mounted.stop();
-}
-
-/// What is younger than five seconds is not kept.
-fn settle() {
-    std::thread::sleep(std::time::Duration::from_millis(5200));
-}
-
-/// Pages that are kept of files, compressed or not, as `ctl NAME stat` tells.
-fn kept(place: &Place, name: &str) -> u64 {
-    let all: serde_json::Value = serde_json::from_str(&place.ctl(&[name, "stat", "--json"])).unwrap();
-    let stored = all["stored_pages"].as_u64().unwrap_or_else(|| panic!("stat has no stored_pages: {all}"));
-    let resident = all["resident_pages"].as_u64().or(all["resident_bytes"].as_u64().map(|bytes| bytes >> 12));
-    stored + resident.unwrap_or(0)
-}
-
-#[test]
-fn what_is_excluded_is_not_kept() {
-    if !can_mount() {
-        return;
-    }
-    let place = Place::new();
-    fs::create_dir(place.source().join("sub")).unwrap();
-    for name in ["a.iso", "sub/b.iso", "c.txt"] {
-        fs::write(place.source().join(name), content(1, 1 << 20)).unwrap();
-    }
-    settle();
-    let mounted = place.mount(32, &["--exclude", "*.iso", "--name", "some"]);
-    let read = |name: &str| {
-        for _ in 0..3 {
-            assert!(fs::read(mounted.point().join(name)).unwrap() == content(1, 1 << 20), "{name}");
-        }
-    };
-    let before = kept(&place, "some");
-    read("a.iso");
-    read("sub/b.iso");
-    assert!(kept(&place, "some") < before + 32, "{} pages are kept", kept(&place, "some"));
-    read("c.txt");
-    assert!(kept(&place, "some") >= before + 200, "{} pages are kept", kept(&place, "some"));
-    // They are written and changed as others are.
-    fs::write(mounted.point().join("a.iso"), "through").unwrap();
-    fs::write(place.source().join("sub/b.iso"), "behind").unwrap();
-    assert_eq!(fs::read(place.source().join("a.iso")).unwrap(), b"through");
-    assert_eq!(fs::read(mounted.point().join("sub/b.iso")).unwrap(), b"behind");
-    mounted.stop();
-}
-
-/// So many, and no more than a part of the pool; none where the user says which are too poor.
-#[test]
-fn a_few_pages_that_do_not_compress_are_kept() {
-    if !can_mount() {
-        return;
-    }
-    let place = Place::new();
-    shell(&place.source(), "head -c 1M /dev/urandom >few; head -c 96M /dev/urandom >many");
-    settle();
-    for (options, few) in [(&[][..], 256), (&["--max-compression-ratio", "50"], 0)] {
-        let mounted = place.mount(32, &[&["--name", "poor"], options].concat());
-        let count = |name: &str| {
-            let told = place.ctl(&["poor", "stat"]);
-            let line = told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            line.unwrap_or_else(|| panic!("{told}")).parse::<u64>().unwrap()
-        };
-        shell(mounted.point(), "cat few >/dev/null");
-        assert_eq!((count("kept"), count("refused")), (few, 256 - few), "{options:?}");
-        shell(mounted.point(), "cat many >/dev/null");
-        // A quarter of the pool, and what comes between two looks of the keeper.
-        assert!(count("kept") < 24 * MIB / 4096, "{options:?}: {} pages", count("kept"));
-        assert!(count("refused") > 64 * MIB / 4096, "{options:?}: {} pages", count("refused"));
-        mounted.stop();
-    }
-}
-
-#[test]
-fn the_limit_holds_under_a_big_read() {
-    if !can_mount() {
-        return;
-    }
-    let place = Place::new();
-    for number in 0..4 {
-        fs::write(place.source().join(format!("file-{number}")), content(number, 48 << 20)).unwrap();
-    }
-    // Nothing but what cannot be compressed, and nothing but zeros.
-    shell(&place.source(), "head -c 64M /dev/urandom >random; truncate -s 256M zeros");
-    settle();
-    let mounted = place.mount(32, &[]);
-    let sums = |at: &Path| shell(at, "cat file-* random zeros | cksum; cksum random file-* zeros");
-    let expected = sums(&place.source());
-    for _ in 0..2 {
-        assert_eq!(sums(mounted.point()), expected);
-    }
-    std::thread::scope(|scope| {
-        for number in 0..4 {
-            let point = mounted.point();
-            scope.spawn(move || {
-                run(point, &["cmp", &format!("file-{number}"), &format!("../source/file-{number}")])
-            });
-        }
-    });
-    assert!(mounted.most() > 8 * MIB, "it keeps next to nothing: {} KiB", mounted.most() >> 10);
-    mounted.stop();
-}
-
-#[test]
-fn the_limit_changes_while_it_runs() {
-    if !can_mount() {
-        return;
-    }
-    let place = Place::new();
-    for number in 0..2 {
-        fs::write(place.source().join(format!("file-{number}")), content(number, 40 << 20)).unwrap();
-    }
-    settle();
-    let mounted = place.mount(64, &["--name", "live"]);
-    let read = || {
-        for number in 0..2 {
-            let name = format!("file-{number}");
-            assert!(fs::read(mounted.point().join(&name)).unwrap() == content(number, 40 << 20), "{name}");
-        }
-    };
-    read();
-    assert_eq!(place.ctl(&["live", "memlimit"]).trim(), (64 * MIB).to_string());
-    let had = mounted::anonymous(mounted.pid());
-    assert!(had > 24 * MIB, "{} KiB", had >> 10);
-    mounted.memlimit("live", 16);
-    assert_eq!(place.ctl(&["live", "memlimit"]).trim(), (16 * MIB).to_string());
-    wait_for("it is within the new limit", || mounted::anonymous(mounted.pid()) <= bound(16 * MIB));
-    read();
-    mounted.memlimit("live", 48);
-    read();
-    for compressor in ["zstd:1", "lz4"] {
-        place.ctl(&["live", "compressor", compressor]);
-        assert!(place.ctl(&["live", "compressor"]).contains(compressor));
-        read();
-    }
-    place.ctl(&["live", "max_compression_ratio", "50"]);
-    assert_eq!(place.ctl(&["live", "max_compression_ratio"]).trim(), "50");
-    read();
-    assert_eq!(place.ctl(&["live", "shrinker_enabled"]).trim(), "1");
-    place.ctl(&["live", "shrinker_enabled", "0"]);
-    assert_eq!(place.ctl(&["live", "shrinker_enabled"]).trim(), "0");
-    place.ctl(&["live", "compact", "1"]);
-    read();
-    for (attribute, value) in [
-        ("memlimit", "4K"),
-        ("memlimit", "lots"),
-        ("shrinker_enabled", "on"),
-        ("compressor", "zip"),
-        ("colour", "1"),
-    ] {
-        let outcome = place.ramfold(&["ctl", "live", attribute, value]);
-        assert!(outcome.code == Some(2) || outcome.code == Some(125), "{attribute} {value}: {outcome:?}");
-        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
-    }
-    read();
     mounted.stop();
 }
 

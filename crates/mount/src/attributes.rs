@@ -4,11 +4,13 @@
 
 use crate::cache::{Cache, Counts};
 use crate::mount::LEAST_MEMORY;
+use crate::parts::Limited;
 use ramfold::codec::NAMES;
 use ramfold_budget::control::request::{self, RequestError};
 use ramfold_budget::control::values;
 use ramfold_budget::control::{Answer, Answers, Refusal};
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,12 +20,16 @@ ramfold_budget::attributes! {
     pub enum Attribute {
         Compact = "compact" Write,
         Compressor = "compressor" Both,
+        Directories = "directories" Read,
         MaxCompressionRatio = "max_compression_ratio" Both,
         Memlimit = "memlimit" Both,
         ShrinkerEnabled = "shrinker_enabled" Both,
         Stat = "stat" Read,
     }
 }
+
+/// What a memlimit can be.
+const MEMLIMIT: &str = "bytes, or a size such as 512M; of a directory: DIRECTORY SIZE, or DIRECTORY none";
 
 /// The attributes of a mount.
 #[derive(Debug)]
@@ -50,9 +56,19 @@ impl Attributes {
             }
             Attribute::MaxCompressionRatio => writeln!(out, "{}", self.ratio.load(Relaxed)),
             Attribute::ShrinkerEnabled => writeln!(out, "{}", u8::from(self.cache.gives_way())),
+            Attribute::Directories => self.show_directories(out),
             Attribute::Stat => self.show_counts(out),
             Attribute::Compact => Ok(()),
         }
+    }
+
+    /// A line each: its limit, what its pages take, its path.
+    fn show_directories(&self, out: &mut dyn Write) -> io::Result<()> {
+        let plain = |c: char| if c.is_control() { '?' } else { c };
+        self.cache.limited().into_iter().try_for_each(|Limited { path, limit, bytes }| {
+            let path: String = path.display().to_string().chars().map(plain).collect();
+            writeln!(out, "{limit} {bytes} {path}")
+        })
     }
 
     fn show_counts(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -97,7 +113,11 @@ impl Attributes {
         let wrong = |hint| RequestError::value(attribute, value, hint);
         match attribute {
             Attribute::Memlimit => {
-                let bytes = values::size(value).ok_or_else(|| wrong("bytes, or a size such as 512M"))?;
+                let Some(bytes) = values::size(value) else {
+                    let (directory, limit) = directory(value).ok_or_else(|| wrong(MEMLIMIT))?;
+                    let set = self.cache.set_limit_of(directory, limit);
+                    return set.map_err(|error| Refusal::Failed(error.to_string()));
+                };
                 if bytes < LEAST_MEMORY {
                     return Err(Refusal::Failed(format!(
                         "that is too little memory (give {LEAST_MEMORY} bytes or more)"
@@ -125,10 +145,17 @@ impl Attributes {
                 values::trigger(value).ok_or_else(|| wrong("1"))?;
                 self.cache.store().compact();
             }
-            Attribute::Stat => {}
+            Attribute::Directories | Attribute::Stat => {}
         }
         Ok(())
     }
+}
+
+/// A directory and its limit; None: none.
+fn directory(value: &str) -> Option<(&Path, Option<u64>)> {
+    let (directory, limit) = value.rsplit_once(char::is_whitespace)?;
+    let limit = if limit == "none" { None } else { Some(values::size(limit)?) };
+    Some((Path::new(directory.trim_end()), limit))
 }
 
 impl Answers for Attributes {

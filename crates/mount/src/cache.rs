@@ -11,15 +11,17 @@
 
 use crate::admission::Admission;
 use crate::known::{File, Files, Version};
+use crate::parts::{Limited, PartError, PartId, Parts};
 use crate::source::Reading;
 use crate::stamp::{Identity, Stamp};
 use crate::watch::{Told, Watch};
-use ramfold::{Key, PAGE_SIZE, Page, PoolId, PoolKind, Scratch, Store};
+use ramfold::{Key, PAGE_SIZE, Page, PoolKind, Scratch, Store};
 use ramfold_budget::member::Member;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -55,7 +57,7 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Cache {
     pub(crate) member: Arc<Member>,
-    pool: PoolId,
+    pub(crate) parts: Parts,
     files: Files,
     source: Reading,
     pub(crate) admission: Admission,
@@ -114,11 +116,12 @@ impl Cache {
     #[must_use]
     pub fn new(member: Arc<Member>, limit: u64, most_files: usize, settled: Duration) -> Self {
         let pool = member.store().create_pool(PoolKind::Ephemeral, None);
-        let (files, admission) = (Files::new(pool, most_files, settled), Admission::new());
+        let (parts, admission) = (Parts::new(pool), Admission::new());
+        let files = Files::new(most_files, settled);
         let (source, counts) = (Reading::default(), Counts::default());
         let limit = AtomicU64::new(limit);
         let (keeps_poor, gives_way) = (AtomicBool::new(false), AtomicBool::new(true));
-        Self { member, pool, files, source, admission, counts, limit, keeps_poor, gives_way, settled }
+        Self { member, parts, files, source, admission, counts, limit, keeps_poor, gives_way, settled }
     }
 
     /// Files that something may be known of.
@@ -145,6 +148,25 @@ impl Cache {
             self.member.segment().set_limit(bytes);
         }
         self.member.event().call();
+    }
+
+    /// The directory whose files are read.
+    pub(crate) fn begin(&self, source: OwnedFd) {
+        self.parts.begin(source);
+    }
+
+    /// Sets the limit of a directory below the source, within that of the mount; None: it has none of its own.
+    ///
+    /// # Errors
+    /// [`PartError`].
+    pub fn set_limit_of(&self, directory: &Path, limit: Option<u64>) -> Result<(), PartError> {
+        self.parts.set(self.store(), directory, limit)
+    }
+
+    /// All directories with a limit.
+    #[must_use]
+    pub fn limited(&self) -> Vec<Limited> {
+        self.parts.all(self.store())
     }
 
     /// Whether pages that do not compress may be kept, a few.
@@ -250,7 +272,9 @@ impl Cache {
         if !request.passing {
             for _ in 0..TRIES {
                 let stamp = Stamp::now(request.source)?;
-                let Some(version) = self.files.version(request.file, stamp, self.store()) else { break };
+                let part = self.parts.of(&request.file.part, request.source);
+                let version = self.files.version(request.file, stamp, part, self.store());
+                let Some(version) = version else { break };
                 if let Some(bytes) = self.read_version(request, version, worker)? {
                     return Ok(bytes);
                 }
@@ -274,7 +298,7 @@ impl Cache {
         let pages = request.offset / PAGE..end.div_ceil(PAGE);
         let skip = in_memory(request.offset - pages.start * PAGE);
         let missing = self.load(version, &pages, worker);
-        self.admission.note(version.object, pages.start, pages.end - pages.start);
+        self.note(version, &pages);
         if !missing.is_empty() && !self.read_missing(request, version, &pages, &missing, worker)? {
             return Ok(None);
         }
@@ -288,7 +312,7 @@ impl Cache {
         let Worker { scratch, bytes } = worker;
         let (asked, _): (&mut [Page], _) = bytes.as_chunks_mut();
         for (number, page) in asked.iter_mut().take(in_memory(pages.end - pages.start)).enumerate() {
-            let key = self.key(version, pages.start + number as u64);
+            let key = key(version, pages.start + number as u64);
             if self.store().load(key, page, scratch).is_ok() {
                 continue;
             }
@@ -328,13 +352,23 @@ impl Cache {
         let count = missing.iter().map(ExactSizeIterator::len).sum::<usize>() as u64;
         if !version.is_own && !self.is_settled(&version.stamp) {
             self.counts.unsettled.fetch_add(count, Relaxed);
-        } else if !self.admission.admits() {
+        } else if !self.admits(version.part) {
             self.counts.passed_by.fetch_add(count, Relaxed);
         } else {
             let runs = || missing.iter().flat_map(Clone::clone);
             self.files.while_known(request.file, version, || self.keep(version, pages.start, runs(), worker));
         }
         Ok(true)
+    }
+
+    fn note(&self, version: Version, pages: &Range<u64>) {
+        let count = pages.end - pages.start;
+        self.admission.note(version.object, pages.start, count);
+        self.parts.note(version.part, version.object, pages.start, count);
+    }
+
+    fn admits(&self, part: PartId) -> bool {
+        self.admission.admits() && self.parts.admits(self.store(), part)
     }
 
     fn keep(&self, version: Version, first: u64, numbers: impl Iterator<Item = usize>, worker: &mut Worker) {
@@ -345,7 +379,7 @@ impl Cache {
                 self.counts.passed_by.fetch_add(1, Relaxed);
                 continue;
             }
-            let kept = self.store().store(self.key(version, first + number as u64), &read[number], scratch);
+            let kept = self.store().store(key(version, first + number as u64), &read[number], scratch);
             let count = if kept.is_ok() { &self.counts.kept } else { &self.counts.refused };
             count.fetch_add(1, Relaxed);
             self.member.enter(0);
@@ -358,10 +392,10 @@ impl Cache {
         self.counts.source_reads.fetch_add(1, Relaxed);
         Ok(read)
     }
+}
 
-    fn key(&self, version: Version, index: u64) -> Key {
-        Key { pool: self.pool, object: version.object, index }
-    }
+fn key(version: Version, index: u64) -> Key {
+    Key { pool: version.part.pool, object: version.object, index }
 }
 
 /// A number of bytes or pages of one request.

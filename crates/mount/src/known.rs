@@ -11,9 +11,10 @@
 //!
 //! Lock order: the table, then a file's state, then the watch's, then the store's.
 
+use crate::parts::{Noted, PartId};
 use crate::stamp::{Identity, Stamp};
 use crate::watch::{Told, Watch};
-use ramfold::{PAGE_SIZE, PoolId, Store};
+use ramfold::{PAGE_SIZE, Store};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -26,6 +27,8 @@ use std::time::Duration;
 pub struct Version {
     /// The object in the store.
     pub object: u64,
+    /// Where the store has its pages.
+    pub(crate) part: PartId,
     /// How the version was told from others.
     pub stamp: Stamp,
     /// Changes through the mount so far: two of them may have given the same stamp.
@@ -79,6 +82,8 @@ pub struct File {
     state: RwLock<State>,
     /// When it was used last: the table's count of uses.
     used: AtomicU64,
+    /// Of which part it is.
+    pub(crate) part: Noted,
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +98,6 @@ struct Table {
 pub struct Files {
     table: Mutex<Table>,
     most: usize,
-    pool: PoolId,
     /// The number of the next version.
     objects: AtomicU64,
     uses: AtomicU64,
@@ -116,10 +120,10 @@ impl File {
 impl Files {
     /// Room for so many files, whose versions settle after so long.
     #[must_use]
-    pub fn new(pool: PoolId, most: usize, settled: Duration) -> Self {
+    pub fn new(most: usize, settled: Duration) -> Self {
         let (objects, uses) = (AtomicU64::new(1), AtomicU64::new(0));
         let table = Mutex::new(Table { files: HashMap::new(), most });
-        Self { table, most, pool, objects, uses, watch: Watch::of_files(most), settled }
+        Self { table, most, objects, uses, watch: Watch::of_files(most), settled }
     }
 
     /// What watches files, where that is to be had.
@@ -165,16 +169,17 @@ impl Files {
         table.most = self.most.max(table.files.len() + table.files.len() / 4);
     }
 
-    /// The version with this stamp, which the file has now. Pages of another version go. None while the file is being
-    /// changed through the mount: what it has then is nobody's version.
-    pub fn version(&self, file: &File, stamp: Stamp, store: &Store) -> Option<Version> {
+    /// The version with this stamp, which the file has now, in this part. Pages of another go. None while the file is
+    /// being changed through the mount: what it has then is nobody's version.
+    pub(crate) fn version(&self, file: &File, stamp: Stamp, part: PartId, store: &Store) -> Option<Version> {
+        let is_it = |version: &Version| version.stamp == stamp && version.part == part;
         let watch = self.watch.as_deref();
         {
             let known = file.known();
             if known.changing > 0 {
                 return None;
             }
-            if let Some(version) = known.version.filter(|version| version.stamp == stamp)
+            if let Some(version) = known.version.filter(is_it)
                 && !known.is_doubtful(watch, self.settled)
             {
                 return Some(version);
@@ -184,13 +189,12 @@ impl Files {
         if known.changing > 0 {
             return None;
         }
-        if known.is_doubtful(watch, self.settled)
-            || known.version.is_some_and(|version| version.stamp != stamp)
-        {
+        if known.is_doubtful(watch, self.settled) || known.version.is_some_and(|version| !is_it(&version)) {
             self.forget(&mut known, store);
         }
         let changes = known.changes;
-        let new = || Version { object: self.objects.fetch_add(1, Relaxed), stamp, changes, is_own: false };
+        let new =
+            || Version { object: self.objects.fetch_add(1, Relaxed), part, stamp, changes, is_own: false };
         Some(*known.version.get_or_insert_with(new))
     }
 
@@ -235,7 +239,7 @@ impl Files {
             begun.is_alone && known.changes == begun.number && known.is_told(self.watch.as_deref());
         match (touched, now, known.version) {
             (Some(touched), Ok(stamp), Some(version)) if is_alone => {
-                store.invalidate_range(self.pool, version.object, touched);
+                store.invalidate_range(version.part.pool, version.object, touched);
                 let is_own = version.is_own || version.stamp.is_settled(self.settled);
                 known.version = Some(Version { stamp, changes: begun.number, is_own, ..version });
             }
@@ -266,7 +270,7 @@ impl Files {
         }
         if let Some(version) = known.version.take() {
             let pages = version.stamp.size.div_ceil(PAGE_SIZE as u64);
-            store.invalidate_range(self.pool, version.object, 0..pages);
+            store.invalidate_range(version.part.pool, version.object, 0..pages);
         }
     }
 }
@@ -275,13 +279,13 @@ impl Files {
 mod tests {
     use super::*;
     use crate::stamp::look;
-    use ramfold::{Config, PoolKind};
+    use ramfold::Config;
     use std::fs;
 
     #[test]
     fn files_that_nobody_has_are_forgotten_when_there_are_too_many() {
         let store = Store::new(&Config::default(), None).unwrap();
-        let files = Files::new(store.create_pool(PoolKind::Ephemeral, None), 8, Duration::ZERO);
+        let files = Files::new(8, Duration::ZERO);
         let directory = tempfile::tempdir().unwrap();
         let identity = |number: u32| {
             let path = directory.path().join(number.to_string());

@@ -26,6 +26,7 @@ pub mod mount;
 mod mounts;
 mod nodes;
 mod pages;
+pub mod parts;
 mod passage;
 mod shown;
 mod source;

@@ -9,6 +9,7 @@ use crate::fuse::Served;
 use crate::fuse::notify::Kernel;
 use crate::keeper::{Keeper, LOOK};
 use crate::mounts::Mounts;
+use crate::parts::PartError;
 use crate::stamp::SETTLED;
 use crate::sys::set_up_allocator;
 use crate::tree::{Excluded, Tree};
@@ -55,6 +56,8 @@ pub struct Settings {
     pub at: PathBuf,
     /// Most bytes of memory, [`LEAST_MEMORY`] or more.
     pub limit: u64,
+    /// Directories below the source with limits of their own, within that.
+    pub limits: Vec<(PathBuf, u64)>,
     /// Whose budget that is of.
     pub place: Place,
     /// Codec, zpool and their knobs.
@@ -97,6 +100,9 @@ pub enum MountError {
     /// there is something that the mount would hide
     #[error("{} is not empty, and the mount would hide what is there (choose an empty directory)", .0.display())]
     NotEmpty(PathBuf),
+    /// a directory has no limit of its own
+    #[error("--memlimit: {0}")]
+    Part(#[from] PartError),
     /// a setting of the store is not to be had, or no memory
     #[error("{0}")]
     Service(#[from] service::OpenError),
@@ -137,8 +143,18 @@ impl Mount {
     /// # Errors
     /// [`MountError`]; then nothing is mounted.
     pub fn new(settings: Settings) -> Result<Self, MountError> {
-        let Settings { source, at, limit, place: budget, store, exclude, read_only, replace, attr_timeout } =
-            settings;
+        let Settings {
+            source,
+            at,
+            limit,
+            limits,
+            place: budget,
+            store,
+            exclude,
+            read_only,
+            replace,
+            attr_timeout,
+        } = settings;
         let directory = open_source(&source)?;
         let source = canonical(&source)?;
         let at = place(&source, &at, replace)?;
@@ -156,6 +172,7 @@ impl Mount {
         let session = session(&source, &directory, limit, read_only)?;
         let tree = Tree::new(directory, Arc::clone(&cache), Excluded::new(&source, exclude))
             .map_err(io::Error::from)?;
+        limits.iter().try_for_each(|(path, limit)| cache.set_limit_of(path, Some(*limit)))?;
         cache.set_keeps_poor(keeps_poor);
         let kept = Arc::clone(&cache);
         let mut keeper = Keeper::new();

@@ -31,7 +31,7 @@ use crate::watch::{Watch, is_told};
 use files::Open;
 use glob::{MatchOptions, Pattern};
 use rustix::fs::{FileType, OFlags, Statx};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -117,6 +117,7 @@ impl Tree {
     pub fn new(source: OwnedFd, cache: Arc<Cache>, excluded: Excluded) -> Result<Self, Errno> {
         let identity = Identity::of(&look(&source)?);
         let tells = cache.watch().is_some() && is_told(&source);
+        cache.begin(fcntl_dupfd_cloexec(&source, 0)?);
         let nodes = Nodes::new(source, identity);
         let (open, listings) = (Handles::default(), Handles::default());
         let (names, believed) = (OnceLock::new(), Self::notes(cache.most_files()));
