@@ -94,8 +94,7 @@ pub fn nbd(data: &[u8]) {
     };
     let said = [&handshake, data].concat();
     let disk = Bytes(Mutex::new(vec![0; SIZE]));
-    let mut sink = Vec::new();
-    let _ = ramfold_disk::nbd::serve_client(&disk, "fuzz", Client(&said), &mut sink, || Ok(()));
+    let _ = ramfold_disk::nbd::serve_client(&disk, "fuzz", None, Client(&said), |_| Ok(()));
 }
 
 /// A line of the control socket: it is understood or refused.
