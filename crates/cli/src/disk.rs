@@ -179,6 +179,12 @@ pub struct Options {
     #[arg(short = 'm', long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "budget")]
     pub memory: Option<u64>,
 
+    /// Keep all memory of the server out of the machine's own swap
+    ///
+    /// Wants root, or no limit on locked memory (ulimit -l unlimited).
+    #[arg(long)]
+    pub lock_memory: bool,
+
     #[command(flatten)]
     pub sharing: Sharing,
 }
@@ -295,6 +301,9 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     }
     let wanted = options.config.as_deref().map(config::read).transpose()?;
     let prepared = Prepared::new(NAME, options.stats.as_deref())?;
+    if options.lock_memory {
+        steady::lock()?;
+    }
     let (disks, share) = Disks::open(options, wanted)?;
     let control = disks.control(options.name.as_deref())?;
     let mut running = prepared.start(disks.segment(), options.metrics.as_ref(), control)?;
