@@ -31,6 +31,7 @@ install -m 755 "$binary" "$root/usr/bin/ramfold"
 strip --remove-section=.comment --remove-section=.note "$root/usr/bin/ramfold"
 "$binary" man "$share/man/man1"
 gzip -9n "$share"/man/man1/*
+install -Dm 644 -t "$root/usr/lib/systemd/system" packaging/systemd/*
 "$binary" completions bash >"$share/bash-completion/completions/ramfold"
 "$binary" completions zsh >"$share/zsh/vendor-completions/_ramfold"
 "$binary" completions fish >"$share/fish/vendor_completions.d/ramfold.fish"

@@ -3,6 +3,7 @@
 pub mod image;
 pub mod log;
 pub mod nbd;
+pub mod virtio;
 
 use ramfold::PAGE_SIZE;
 use ramfold::codec::{self, Codec, Scratch};

@@ -9,9 +9,13 @@ use std::sync::Mutex;
 const SIZE: usize = (1 << 20) + 1000;
 
 /// A disk of plain bytes. It panics if a range leaves it.
-struct Bytes(Mutex<Vec<u8>>);
+pub(crate) struct Bytes(Mutex<Vec<u8>>);
 
 impl Bytes {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(vec![0; SIZE]))
+    }
+
     fn with(&self, offset: u64, len: u64, change: impl FnOnce(&mut [u8])) {
         let offset = usize::try_from(offset).expect("checked by the server");
         let len = usize::try_from(len).expect("checked by the server");
@@ -93,9 +97,8 @@ pub fn nbd(data: &[u8]) {
         _ => [vec![0, 0, 0, 3], option(11), contexts, go].concat(),
     };
     let said = [&handshake, data].concat();
-    let disk = Bytes(Mutex::new(vec![0; SIZE]));
-    let mut sink = Vec::new();
-    let _ = ramfold_disk::nbd::serve_client(&disk, "fuzz", Client(&said), &mut sink, || Ok(()));
+    let disk = Bytes::new();
+    let _ = ramfold_disk::nbd::serve_client(&disk, "fuzz", None, Client(&said), |_| Ok(()));
 }
 
 /// A line of the control socket: it is understood or refused.

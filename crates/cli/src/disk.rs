@@ -23,6 +23,7 @@ use ramfold::{Config, PAGE_SIZE};
 use ramfold_disk::attributes::Attributes;
 use ramfold_disk::image::Image;
 use ramfold_disk::listen::{BindError, Listener};
+use ramfold_disk::nbd::tls::Certificates;
 use ramfold_disk::volume::{LEAST_MEMORY, LEAST_SHARED, Settings, Volume};
 use std::fmt::Display;
 use std::fs::File;
@@ -67,9 +68,25 @@ pub struct Options {
     #[arg(long, value_name = "PATH")]
     pub unix: Option<PathBuf>,
 
-    /// Listen at an address of this machine's own: 127.0.0.1:10809, [::1]:10809
+    /// Listen at an address of this machine's own: 127.0.0.1:10809, [::1]:10809; with TLS, at any
     #[arg(long, value_name = "ADDR:PORT")]
     pub tcp: Option<SocketAddr>,
+
+    /// Serve clients of NBD by TLS alone, with server-cert.pem and server-key.pem of this directory
+    ///
+    /// The files are those of QEMU and nbdkit (PEM). They are read for each client, so renewing them needs no restart.
+    #[arg(long, value_name = "DIR", requires = "nbd")]
+    pub tls_certificates: Option<PathBuf>,
+
+    /// With --tls-certificates: refuse clients without a certificate that ca-cert.pem of the directory has signed, or
+    /// with one that ca-crl.pem revokes. Without it anybody who reaches the socket can use the disk
+    #[arg(long, requires = "tls_certificates")]
+    pub tls_verify_peer: bool,
+
+    /// Let --tcp be an address that others than this machine reach, without TLS: who is on the way can read and change
+    /// all, and anybody who reaches the socket can use the disk
+    #[arg(long, requires = "tcp", conflicts_with_all = ["tls_certificates", "unix"])]
+    pub no_tls: bool,
 
     /// Let virtual machines use it as a virtio block device: a Unix socket for QEMU's vhost-user-blk. With --unix or
     /// --tcp beside it, clients of NBD see the same disk
@@ -162,6 +179,12 @@ pub struct Options {
     #[arg(short = 'm', long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "budget")]
     pub memory: Option<u64>,
 
+    /// Keep all memory of the server out of the machine's own swap
+    ///
+    /// Wants root, or no limit on locked memory (ulimit -l unlimited).
+    #[arg(long)]
+    pub lock_memory: bool,
+
     #[command(flatten)]
     pub sharing: Sharing,
 }
@@ -219,17 +242,36 @@ impl Options {
         Ok(Some((file, self.backing_size.unwrap_or(self.size().saturating_mul(2)))))
     }
 
+    /// What clients of NBD are shown.
+    fn certificates(&self) -> Result<Option<Arc<Certificates>>, Failure> {
+        let Some(directory) = &self.tls_certificates else { return Ok(None) };
+        let read = Certificates::read(directory, self.tls_verify_peer, say);
+        let place = directory.display();
+        let wrong =
+            |error| Failure::failed(format!("--tls-certificates {place}: {error} (see docs/disk.md)"));
+        read.map(|certificates| Some(Arc::new(certificates))).map_err(wrong)
+    }
+
     /// Where clients will come.
     fn doors(&self) -> Result<Vec<Door>, Failure> {
         let bound = |option: &str, place: &dyn Display, listener: Result<Listener, BindError>| {
             listener.map_err(|error| Failure::failed(format!("{option} {place}: {error} (choose another)")))
         };
+        let certificates = self.certificates()?;
         let mut doors = Vec::new();
         if let Some(path) = &self.unix {
-            doors.push(Door::new(Protocol::Nbd, bound("--unix", &path.display(), Listener::unix(path))?));
+            let listener = bound("--unix", &path.display(), Listener::unix(path))?;
+            doors.push(Door::new(Protocol::Nbd(certificates.clone()), listener));
         }
         if let Some(address) = self.tcp {
-            doors.push(Door::new(Protocol::Nbd, bound("--tcp", &address, Listener::tcp(address))?));
+            let listener = match Listener::tcp(address, self.no_tls || certificates.is_some()) {
+                Err(error @ BindError::NotLoopback) => {
+                    let what = "give --tls-certificates, or --no-tls if that is meant";
+                    return Err(Failure::failed(format!("--tcp {address}: {error} ({what})")));
+                }
+                listener => bound("--tcp", &address, listener)?,
+            };
+            doors.push(Door::new(Protocol::Nbd(certificates), listener));
         }
         if let Some(path) = &self.vhost_user {
             let listener = bound("--vhost-user", &path.display(), Listener::private(path))?;
@@ -259,6 +301,9 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     }
     let wanted = options.config.as_deref().map(config::read).transpose()?;
     let prepared = Prepared::new(NAME, options.stats.as_deref())?;
+    if options.lock_memory {
+        steady::lock()?;
+    }
     let (disks, share) = Disks::open(options, wanted)?;
     let control = disks.control(options.name.as_deref())?;
     let mut running = prepared.start(disks.segment(), options.metrics.as_ref(), control)?;

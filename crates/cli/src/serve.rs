@@ -9,6 +9,7 @@ use crate::run::metrics::{Address, Metrics};
 use crate::run::stats::Stats;
 use ramfold_budget::control::{Answers, Control, NameError, Socket};
 use ramfold_budget::segment::Segment;
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use std::path::Path;
@@ -83,9 +84,12 @@ impl Running {
         self.signals.handle()
     }
 
-    /// Returns when a signal tells the server to stop.
+    /// Returns when a signal tells the server to stop. A service manager is told that it serves, and that it stops.
     pub fn wait(&mut self) {
+        // Nobody need listen.
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
         self.signals.forever().next();
+        let _ = sd_notify::notify(&[NotifyState::Stopping]);
     }
 
     /// Goes on: signals that came since are of the stop that has failed.

@@ -4,69 +4,16 @@ mod command;
 #[path = "common/need.rs"]
 #[allow(dead_code)] // other test binaries use the rest
 mod need;
+#[path = "shared/served.rs"]
+mod served;
 
 use command::{one_line, ramfold};
+use served::{Disk, client};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-
-/// A disk that is served, until it is dropped.
-struct Disk {
-    process: Child,
-    uri: String,
-}
-
-impl Disk {
-    fn start(options: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ramfold"));
-        command.arg("disk").args(options).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = command.spawn().unwrap();
-        let mut uri = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut uri).unwrap();
-        Self { process, uri: uri.trim().to_owned() }
-    }
-
-    /// Ends it as a user would.
-    fn stop(mut self) -> Option<i32> {
-        self.signal(libc::SIGTERM);
-        self.process.wait().unwrap().code()
-    }
-
-    /// Its status, if it ends within ten seconds.
-    fn wait(mut self) -> Option<i32> {
-        let begun = std::time::Instant::now();
-        while begun.elapsed().as_secs() < 10 {
-            if let Some(status) = self.process.try_wait().unwrap() {
-                return status.code();
-            }
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        None
-    }
-
-    fn signal(&self, signal: i32) {
-        // SAFETY: a plain system call; the child is not waited for yet.
-        unsafe { libc::kill(self.process.id().cast_signed(), signal) };
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// Runs a client: what it printed, if it succeeded.
-fn client(program: &str, arguments: &[&str]) -> String {
-    let done = Command::new(program).args(arguments).output().unwrap();
-    let stderr = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{program} {arguments:?}: {stderr}");
-    String::from_utf8(done.stdout).unwrap()
-}
 
 /// Real bytes, some of them such as do not compress, and a hole.
 fn image(path: &Path) {

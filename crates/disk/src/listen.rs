@@ -5,16 +5,17 @@
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::sockopt;
 use std::collections::HashMap;
 use std::fs::Permissions;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Clients at a time.
 pub const MOST_CLIENTS: usize = 128;
@@ -41,7 +42,7 @@ pub enum BindError {
 pub enum Listener {
     /// On this machine. The file goes when this is dropped.
     Unix(UnixListener, PathBuf),
-    /// By the network's protocols, on this machine.
+    /// By the network's protocols.
     Tcp(TcpListener),
 }
 
@@ -63,12 +64,12 @@ impl Listener {
         Ok(Self::Unix(UnixListener::bind(path)?, std::path::absolute(path)?))
     }
 
-    /// A socket at this address, which is this machine's own.
+    /// A socket at this address. `for_others`: others than this machine may reach it.
     ///
     /// # Errors
     /// [`BindError`].
-    pub fn tcp(address: SocketAddr) -> Result<Self, BindError> {
-        if !address.ip().is_loopback() {
+    pub fn tcp(address: SocketAddr, for_others: bool) -> Result<Self, BindError> {
+        if !for_others && !address.ip().is_loopback() {
             return Err(BindError::NotLoopback);
         }
         let listener = TcpListener::bind(address);
@@ -95,6 +96,7 @@ impl Listener {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nodelay(true)?;
+                notice_silence(&stream)?;
                 Ok(Stream::Tcp(stream))
             }
         }
@@ -125,7 +127,7 @@ impl Drop for Listener {
 pub enum Stream {
     /// On this machine.
     Unix(UnixStream),
-    /// By the network's protocols, on this machine.
+    /// By the network's protocols.
     Tcp(TcpStream),
 }
 
@@ -148,15 +150,82 @@ impl Stream {
         };
     }
 
-    /// How long a read waits; None: for ever.
+    /// How long a read or a write waits; None: for ever.
+    fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => {
+                stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience))
+            }
+            Self::Tcp(stream) => {
+                stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience))
+            }
+        }
+    }
+}
+
+/// Has the system ask a client that is silent for a minute whether it is still there, and end the connection if a
+/// minute passes without an answer. A machine that has lost its power says nothing of it.
+fn notice_silence(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_tcp_keepidle(stream, Duration::from_secs(60))?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(15))?;
+    sockopt::set_tcp_keepcnt(stream, 4)?;
+    Ok(sockopt::set_socket_keepalive(stream, true)?)
+}
+
+/// A client's socket that has until some moment for all that it reads and writes; then that fails with `TimedOut`.
+#[derive(Debug)]
+pub struct Patient {
+    stream: Stream,
+    /// None: for ever.
+    until: Option<Instant>,
+}
+
+impl Patient {
+    /// The socket, which has this long.
+    #[must_use]
+    pub fn new(stream: Stream, patience: Duration) -> Self {
+        Self { stream, until: Some(Instant::now() + patience) }
+    }
+
+    /// From now on it waits for ever.
     ///
     /// # Errors
     /// The system's.
-    pub fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
-        match self {
-            Self::Unix(stream) => stream.set_read_timeout(patience),
-            Self::Tcp(stream) => stream.set_read_timeout(patience),
+    pub fn for_ever(&mut self) -> io::Result<()> {
+        self.until = None;
+        self.stream.set_patience(None)
+    }
+
+    fn wait(&self) -> io::Result<()> {
+        let Some(until) = self.until else { return Ok(()) };
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
         }
+        self.stream.set_patience(Some(left))
+    }
+}
+
+impl Read for Patient {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.wait()?;
+        self.stream.read(out)
+    }
+}
+
+impl Write for Patient {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.wait()?;
+        self.stream.write(data)
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.wait()?;
+        self.stream.write_vectored(pieces)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -174,6 +243,13 @@ impl Write for Stream {
         match self {
             Self::Unix(stream) => stream.write(data),
             Self::Tcp(stream) => stream.write(data),
+        }
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.write_vectored(pieces),
+            Self::Tcp(stream) => stream.write_vectored(pieces),
         }
     }
 

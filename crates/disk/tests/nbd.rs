@@ -2,10 +2,13 @@
 
 use proptest::prelude::*;
 use ramfold::{Config, PAGE_SIZE};
+use ramfold_disk::listen::{Patient, Stream};
 use ramfold_disk::nbd::serve_client;
 use ramfold_disk::volume::{Settings, Volume};
 use std::io::{self, Cursor, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const SIZE: u64 = 1 << 20;
 
@@ -25,7 +28,7 @@ impl Client {
 
     /// What it got, and how it ended.
     fn talk(&self, disk: &Volume) -> (Vec<u8>, io::Result<()>) {
-        let end = serve_client(disk, "disk", self.clone(), self.clone(), || Ok(()));
+        let end = serve_client(disk, "disk", None, self.clone(), |_| Ok(()));
         (self.1.lock().unwrap().clone(), end)
     }
 }
@@ -166,6 +169,24 @@ fn a_write_without_its_data_changes_nothing() {
     let (_, end) = Client::new([hello(&[go()]), request(1, 0, 0, 64 << 20)].concat()).talk(&disk);
     assert_eq!(end.unwrap_err().kind(), io::ErrorKind::InvalidData);
     assert_eq!(disk.store().stats().stored_pages, 0);
+}
+
+/// As one that talks, but a byte at a time.
+#[test]
+fn a_client_has_no_longer_for_its_handshake_however_slowly_it_goes_on() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let dripping = std::thread::spawn(move || {
+        while theirs.write_all(&[0]).is_ok() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    let mut patient = Patient::new(Stream::Unix(ours), Duration::from_millis(200));
+    let error = patient.read_exact(&mut [0; 10_000]).unwrap_err().kind();
+    assert!([io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock].contains(&error), "{error}");
+    patient.for_ever().unwrap();
+    patient.read_exact(&mut [0; 3]).unwrap();
+    drop(patient);
+    dripping.join().unwrap();
 }
 
 proptest! {

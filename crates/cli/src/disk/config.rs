@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Options that each disk has its own of; those of a socket and the name beside them.
-pub const OF_A_DISK: [&str; 13] = [
+pub const OF_A_DISK: [&str; 16] = [
     "size",
     "mem_limit",
     "backing_dev",
@@ -27,6 +27,9 @@ pub const OF_A_DISK: [&str; 13] = [
     "accept_threshold_percent",
     "no_same_filled",
     "no_duplicates",
+    "tls_certificates",
+    "tls_verify_peer",
+    "no_tls",
 ];
 const NAMED: [&str; 5] = ["name", "unix", "tcp", "vhost_user", "ublk"];
 

@@ -5,16 +5,17 @@
 
 use crate::failure::Failure;
 use ramfold_disk::listen::{Listener, Server};
+use ramfold_disk::nbd::tls::Certificates;
 use ramfold_disk::ublk::{AddError, Device};
 use ramfold_disk::volume::Volume;
 use ramfold_disk::{nbd, vhost_user};
 use std::sync::Arc;
 
 /// What is spoken at a socket.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Protocol {
-    /// NBD.
-    Nbd,
+    /// NBD, by TLS if there are certificates.
+    Nbd(Option<Arc<Certificates>>),
     /// vhost-user-blk.
     VhostUser,
 }
@@ -38,8 +39,8 @@ pub struct Door {
 impl Door {
     /// A closed door: a socket.
     pub fn new(protocol: Protocol, listener: Listener) -> Self {
-        let place = match protocol {
-            Protocol::Nbd => nbd::uri(&listener),
+        let place = match &protocol {
+            Protocol::Nbd(certificates) => nbd::uri(&listener, certificates.is_some()),
             Protocol::VhostUser => vhost_user::uri(&listener),
         };
         Self { state: State::Closed(listener, protocol), place }
@@ -76,8 +77,8 @@ impl Door {
         self.state = match std::mem::replace(&mut self.state, State::Lost) {
             State::Closed(listener, protocol) => {
                 let (volume, name) = (Arc::clone(volume), name.to_owned());
-                let server = match protocol {
-                    Protocol::Nbd => nbd::serve(listener, volume, name),
+                let server = match &protocol {
+                    Protocol::Nbd(certificates) => nbd::serve(listener, volume, name, certificates.clone()),
                     Protocol::VhostUser => vhost_user::serve(listener, volume, name),
                 };
                 State::Open(server.map_err(|error| super::failed(&error))?, protocol)

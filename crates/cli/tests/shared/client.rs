@@ -49,6 +49,11 @@ impl Client {
         self.request(3, 0, 0, &[]).unwrap()
     }
 
+    /// The error, 0 if there is none.
+    pub fn trim(&mut self, offset: u64, len: usize) -> u32 {
+        self.request(4, offset, len, &[]).unwrap()
+    }
+
     pub fn read(&mut self, offset: u64, len: usize) -> Vec<u8> {
         assert_eq!(self.request(0, offset, len, &[]).unwrap(), 0, "a read at {offset}");
         let mut data = vec![0; len];

@@ -2,6 +2,9 @@
 //!
 //! The client sends options, one after the other, each answered before the next. Guarantee: an option takes bounded
 //! memory, whatever its length says; what the server does not know is refused by name, and the client may go on.
+//!
+//! Where TLS is required nothing else is answered before it, and nothing that was sent before it counts after it: an
+//! option is read to its last byte and no further, and the agreement begins anew.
 
 use super::transmission::MOST_PAYLOAD;
 use super::wire::{
@@ -43,44 +46,83 @@ pub struct Agreed {
     pub tells_allocation: bool,
 }
 
+/// What is offered to a client.
+#[derive(Debug, Clone, Copy)]
+pub struct Offered<'a> {
+    /// The export's name.
+    pub name: &'a str,
+    /// Bytes of the disk.
+    pub size: u64,
+}
+
+/// The flags that a client has said.
+#[derive(Debug, Clone, Copy)]
+pub struct Flags {
+    no_zeroes: bool,
+}
+
+/// How the handshake ended.
+#[derive(Debug)]
+pub enum End {
+    /// With requests to follow.
+    Agreed(Agreed),
+    /// With TLS to follow, and then [`go_on`].
+    StartTls(Flags),
+    /// The client has left.
+    Left,
+}
+
+/// Where a connection stands with TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tls {
+    Unknown,
+    Required,
+    Begun,
+}
+
 /// A client that has come, and what it was told.
 struct Handshake<'a, S> {
     stream: S,
-    /// The export's name, and bytes of the disk.
-    name: &'a str,
-    size: u64,
+    offered: Offered<'a>,
+    tls: Tls,
+    flags: Flags,
     agreed: Agreed,
 }
 
 /// What comes after an option.
 enum Next {
     Option,
+    Tls,
     Transmission,
     End,
 }
 
-/// Leads the handshake. None: the client has ended it.
+/// Leads the handshake.
 ///
 /// # Errors
 /// The stream's; `InvalidData` for a client that speaks something else.
-pub fn lead(stream: impl Read + Write, name: &str, size: u64) -> io::Result<Option<Agreed>> {
-    let mut handshake = Handshake { stream, name, size, agreed: Agreed::default() };
+pub fn lead(mut stream: impl Read + Write, offered: Offered<'_>, needs_tls: bool) -> io::Result<End> {
     let mut hello = [NBDMAGIC.to_be_bytes(), IHAVEOPT.to_be_bytes()].concat();
     hello.extend((FIXED_NEWSTYLE | NO_ZEROES).to_be_bytes());
-    handshake.stream.write_all(&hello)?;
-    let flags = u32::from_be_bytes(handshake.array()?);
+    stream.write_all(&hello)?;
+    let mut flags = [0; 4];
+    stream.read_exact(&mut flags)?;
+    let flags = u32::from_be_bytes(flags);
     let known = u32::from(FIXED_NEWSTYLE | NO_ZEROES);
     if flags & !known != 0 {
         return Err(invalid("unknown flags"));
     }
-    let no_zeroes = flags & u32::from(NO_ZEROES) != 0;
-    loop {
-        match handshake.option(no_zeroes)? {
-            Next::Option => {}
-            Next::Transmission => return Ok(Some(handshake.agreed)),
-            Next::End => return Ok(None),
-        }
-    }
+    let flags = Flags { no_zeroes: flags & u32::from(NO_ZEROES) != 0 };
+    let tls = if needs_tls { Tls::Required } else { Tls::Unknown };
+    Handshake { stream, offered, tls, flags, agreed: Agreed::default() }.options()
+}
+
+/// Leads the rest of a handshake, over a stream that TLS protects.
+///
+/// # Errors
+/// As [`lead`].
+pub fn go_on(stream: impl Read + Write, offered: Offered<'_>, flags: Flags) -> io::Result<End> {
+    Handshake { stream, offered, tls: Tls::Begun, flags, agreed: Agreed::default() }.options()
 }
 
 fn invalid(what: &'static str) -> io::Error {
@@ -88,6 +130,17 @@ fn invalid(what: &'static str) -> io::Error {
 }
 
 impl<S: Read + Write> Handshake<'_, S> {
+    fn options(mut self) -> io::Result<End> {
+        loop {
+            match self.option()? {
+                Next::Option => {}
+                Next::Tls => return Ok(End::StartTls(self.flags)),
+                Next::Transmission => return Ok(End::Agreed(self.agreed)),
+                Next::End => return Ok(End::Left),
+            }
+        }
+    }
+
     fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
         self.stream.read_exact(&mut bytes)?;
@@ -95,7 +148,7 @@ impl<S: Read + Write> Handshake<'_, S> {
     }
 
     /// Reads an option and answers it.
-    fn option(&mut self, no_zeroes: bool) -> io::Result<Next> {
+    fn option(&mut self) -> io::Result<Next> {
         if u64::from_be_bytes(self.array()?) != IHAVEOPT {
             return Err(invalid("no option"));
         }
@@ -113,8 +166,12 @@ impl<S: Read + Write> Handshake<'_, S> {
             return Ok(Next::End);
         }
         match number {
-            option::EXPORT_NAME => self.export_name(&data, no_zeroes),
             option::ABORT => self.answer(number, answer::ACK, &[]).map(|_| Next::End),
+            option::STARTTLS if self.tls != Tls::Unknown => self.start_tls(&data),
+            // It knows no errors.
+            option::EXPORT_NAME if self.tls == Tls::Required => Ok(Next::End),
+            _ if self.tls == Tls::Required => self.answer(number, answer::TLS_REQUIRED, b"TLS comes first"),
+            option::EXPORT_NAME => self.export_name(&data),
             option::LIST if data.is_empty() => self.list(),
             option::INFO | option::GO => self.info(number, &data),
             option::STRUCTURED_REPLY if data.is_empty() => self.frame(number, Framing::Chunks),
@@ -137,25 +194,34 @@ impl<S: Read + Write> Handshake<'_, S> {
         Ok(Next::Option)
     }
 
+    fn start_tls(&mut self, data: &[u8]) -> io::Result<Next> {
+        let why: &[u8] = match self.tls {
+            Tls::Begun => b"TLS has begun",
+            _ if !data.is_empty() => b"the option has no data",
+            _ => return self.answer(option::STARTTLS, answer::ACK, &[]).map(|_| Next::Tls),
+        };
+        self.answer(option::STARTTLS, answer::INVALID, why)
+    }
+
     fn is_name(&self, name: &[u8]) -> bool {
-        name.is_empty() || name == self.name.as_bytes()
+        name.is_empty() || name == self.offered.name.as_bytes()
     }
 
     /// The old way to begin, which knows no errors.
-    fn export_name(&mut self, name: &[u8], no_zeroes: bool) -> io::Result<Next> {
+    fn export_name(&mut self, name: &[u8]) -> io::Result<Next> {
         if !self.is_name(name) {
             return Ok(Next::End);
         }
-        let mut reply = self.size.to_be_bytes().to_vec();
+        let mut reply = self.offered.size.to_be_bytes().to_vec();
         reply.extend(CAN.to_be_bytes());
-        reply.resize(reply.len() + if no_zeroes { 0 } else { 124 }, 0);
+        reply.resize(reply.len() + if self.flags.no_zeroes { 0 } else { 124 }, 0);
         self.stream.write_all(&reply)?;
         Ok(Next::Transmission)
     }
 
     fn list(&mut self) -> io::Result<Next> {
-        let mut entry = u32::try_from(self.name.len()).expect("short").to_be_bytes().to_vec();
-        entry.extend(self.name.as_bytes());
+        let mut entry = u32::try_from(self.offered.name.len()).expect("short").to_be_bytes().to_vec();
+        entry.extend(self.offered.name.as_bytes());
         self.answer(option::LIST, answer::SERVER, &entry)?;
         self.answer(option::LIST, answer::ACK, &[])
     }
@@ -171,7 +237,7 @@ impl<S: Read + Write> Handshake<'_, S> {
             return self.answer(number, answer::UNKNOWN, b"there is no such export");
         }
         let mut export = info::EXPORT.to_be_bytes().to_vec();
-        export.extend(self.size.to_be_bytes());
+        export.extend(self.offered.size.to_be_bytes());
         export.extend(CAN.to_be_bytes());
         self.answer(number, answer::INFO, &export)?;
         let mut sizes = info::BLOCK_SIZE.to_be_bytes().to_vec();

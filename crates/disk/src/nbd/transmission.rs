@@ -78,12 +78,11 @@ impl Request {
 }
 
 /// A client that sends requests.
-struct Session<'a, D: Disk, R, W> {
+struct Session<'a, D: Disk, S> {
     disk: &'a D,
     worker: D::Worker,
     agreed: Agreed,
-    input: BufReader<R>,
-    output: W,
+    stream: BufReader<S>,
     /// Not yet sent.
     replies: Vec<u8>,
     payload: Vec<u8>,
@@ -93,10 +92,10 @@ struct Session<'a, D: Disk, R, W> {
 ///
 /// # Errors
 /// The stream's; `InvalidData` for what is no request.
-pub fn serve<D: Disk>(disk: &D, agreed: Agreed, input: impl Read, output: impl Write) -> io::Result<()> {
-    let input = BufReader::with_capacity(BUFFER, input);
+pub fn serve<D: Disk>(disk: &D, agreed: Agreed, stream: impl Read + Write) -> io::Result<()> {
+    let stream = BufReader::with_capacity(BUFFER, stream);
     let (worker, replies, payload) = (disk.worker(), Vec::new(), Vec::new());
-    let mut session = Session { disk, worker, agreed, input, output, replies, payload };
+    let mut session = Session { disk, worker, agreed, stream, replies, payload };
     while let Some(request) = session.next()? {
         if request.kind == command::DISCONNECT {
             break;
@@ -110,9 +109,9 @@ fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-impl<D: Disk, R: Read, W: Write> Session<'_, D, R, W> {
+impl<D: Disk, S: Read + Write> Session<'_, D, S> {
     fn send(&mut self) -> io::Result<()> {
-        self.output.write_all(&self.replies)?;
+        self.stream.get_mut().write_all(&self.replies)?;
         self.replies.clear();
         self.replies.shrink_to(BUFFER);
         Ok(())
@@ -121,14 +120,14 @@ impl<D: Disk, R: Read, W: Write> Session<'_, D, R, W> {
     /// The next request; before it is waited for, what is ready is sent. None at the end.
     fn next(&mut self) -> io::Result<Option<Request>> {
         let size = Request::size(self.agreed.framing);
-        if self.input.buffer().len() < size || self.replies.len() >= BUFFER {
+        if self.stream.buffer().len() < size || self.replies.len() >= BUFFER {
             self.send()?;
         }
-        if self.input.fill_buf()?.is_empty() {
+        if self.stream.fill_buf()?.is_empty() {
             return Ok(None);
         }
         let mut header = [0; 32];
-        self.input.read_exact(&mut header[..size])?;
+        self.stream.read_exact(&mut header[..size])?;
         Request::parse(&header[..size], self.agreed.framing).map(Some).ok_or_else(|| invalid("no request"))
     }
 
@@ -142,16 +141,16 @@ impl<D: Disk, R: Read, W: Write> Session<'_, D, R, W> {
         // It is at most 32 MiB.
         #[allow(clippy::cast_possible_truncation)]
         let payload = if has_payload { request.len as usize } else { 0 };
-        if self.input.buffer().len() < payload {
+        if self.stream.buffer().len() < payload {
             self.payload.resize(payload, 0);
-            self.input.read_exact(&mut self.payload)?;
+            self.stream.read_exact(&mut self.payload)?;
             let done = self.carry_out(request, false);
             self.payload.clear();
             self.payload.shrink_to(BUFFER);
             return done;
         }
         let done = self.carry_out(request, true);
-        self.input.consume(payload);
+        self.stream.consume(payload);
         done
     }
 
@@ -200,7 +199,7 @@ impl<D: Disk, R: Read, W: Write> Session<'_, D, R, W> {
         let worker = &mut self.worker;
         match request.kind {
             command::WRITE => {
-                let data = if is_buffered { self.input.buffer() } else { &self.payload };
+                let data = if is_buffered { self.stream.buffer() } else { &self.payload };
                 // It was read, so it has this length.
                 #[allow(clippy::cast_possible_truncation)]
                 self.disk.write(offset, &data[..len as usize], worker)?;
