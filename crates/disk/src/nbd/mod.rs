@@ -4,6 +4,7 @@
 //! (requests). A client that has not said what it wants within [`HANDSHAKE`] is hung up on. Source of the protocol:
 //! `doc/proto.md` of github.com/NetworkBlockDevice/nbd.
 
+mod buffers;
 mod handshake;
 mod transmission;
 mod wire;
