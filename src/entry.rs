@@ -9,7 +9,8 @@
 //! The location is a zpool handle, a tier's slot or the number of a shared object, by state. The checksum is
 //! taken over the bytes as stored (compressed or raw), so a load can tell a damaged object before it
 //! decompresses it, and it goes with the bytes from the pool to the tier. A same-filled page needs neither
-//! length nor checksum; its word lies in their place.
+//! length nor checksum; its word lies in their place. A page that was stored as it is has no
+//! codec: there it says whether no codec makes it smaller (huge) or none has tried yet (fresh).
 //!
 //! ```text
 //!     (none) --store--> Pool <--> Writing --written back--> Tier
@@ -41,6 +42,13 @@ pub(crate) const MAX_ZPOOLS: usize = 1 << (STATE_SHIFT - ZPOOL_SHIFT);
 pub(crate) const MAX_TIERS: usize = MAX_ZPOOLS;
 /// Batches of writeback that entries can be marked for at once.
 pub(crate) const MAX_BATCHES: usize = 4;
+
+/// In the place of the codec of a page that is kept as it is: a codec has tried.
+const HUGE: u64 = 0;
+/// None has tried yet.
+const FRESH: u64 = 1;
+/// One is trying.
+const SETTLING: u64 = 2;
 
 /// Where the page of an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +82,23 @@ impl Entry {
         Self::from_word(handle.to_bits() | parts | (State::Pool as u64) << STATE_SHIFT, sum)
     }
 
+    /// A page as it is, in a zpool, that is to be compressed later.
+    pub(crate) fn fresh(handle: Handle, zpool: usize, sum: u32) -> Self {
+        Self::pool(handle, PAGE_SIZE, low_size(FRESH), zpool, sum)
+    }
+
+    /// The same object while it is being compressed: every other way to make an entry takes the mark off.
+    pub(crate) fn settling(self) -> Self {
+        debug_assert!(self.is_fresh());
+        self.with_codec(SETTLING)
+    }
+
+    /// The same page, kept as it is.
+    pub(crate) fn huge(self) -> Self {
+        debug_assert!(self.is_raw());
+        self.with_codec(HUGE)
+    }
+
     /// A page of one repeated word.
     pub(crate) fn same(filling: u64) -> Self {
         let (high, low) = split(filling);
@@ -100,7 +125,8 @@ impl Entry {
     /// The same bytes, now in a slot of the tier of this number.
     pub(crate) fn in_tier(self, tier: usize, slot: Slot) -> Self {
         debug_assert!(self.in_pool() && tier < MAX_TIERS);
-        let kept = self.word() & !LOCATION_MASK & ((1 << ZPOOL_SHIFT) - 1);
+        let object = if self.is_raw() { self.huge() } else { self };
+        let kept = object.word() & !LOCATION_MASK & ((1 << ZPOOL_SHIFT) - 1);
         let place = slot.to_bits() | (tier as u64) << ZPOOL_SHIFT;
         Self::from_word(kept | place | (State::Tier as u64) << STATE_SHIFT, self.sum)
     }
@@ -123,6 +149,16 @@ impl Entry {
     /// The page was stored as it is, not compressed.
     pub(crate) fn is_raw(self) -> bool {
         self.len() == PAGE_SIZE
+    }
+
+    /// The page was stored as it is, and no codec makes it smaller.
+    pub(crate) fn is_huge(self) -> bool {
+        self.is_raw() && self.codec() == low_size(HUGE)
+    }
+
+    /// The page lies in a zpool as it is, because no codec has tried it yet.
+    pub(crate) fn is_fresh(self) -> bool {
+        self.in_pool() && self.is_raw() && !self.is_huge()
     }
 
     /// Number of the codec that made the bytes; without meaning if the page is raw.
@@ -182,6 +218,11 @@ impl Entry {
         self.word() & LOCATION_MASK
     }
 
+    fn with_codec(self, codec: u64) -> Self {
+        let others = !((MAX_CODECS as u64 - 1) << CODEC_SHIFT);
+        Self::from_word(self.word() & others | codec << CODEC_SHIFT, self.sum)
+    }
+
     fn in_state(self, state: u64) -> Self {
         Self::from_word(self.word() & ((1 << STATE_SHIFT) - 1) | state << STATE_SHIFT, self.sum)
     }
@@ -232,10 +273,25 @@ mod tests {
                         (State::Tier, Slot::from_bits(7), tier)
                     );
                     let kept = (there.len(), there.codec(), there.sum());
-                    assert_eq!(kept, (len, MAX_CODECS - 1, 0xdead_beef));
+                    let codec = if len == 4096 { low_size(HUGE) } else { MAX_CODECS - 1 };
+                    assert_eq!(kept, (len, codec, 0xdead_beef));
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_fresh_page_is_not_huge_until_it_was_tried() {
+        let fresh = Entry::fresh(Handle::from_bits(7), 3, 9);
+        let settling = fresh.settling();
+        assert!(fresh.is_fresh() && fresh.is_raw() && !fresh.is_huge());
+        assert!(settling.is_fresh() && settling != fresh && settling.writing(2).is_fresh());
+        let huge = settling.huge();
+        assert!(huge.is_huge() && !huge.is_fresh());
+        assert_eq!((huge.handle(), huge.zpool(), huge.sum(), huge.len()), (Handle::from_bits(7), 3, 9, 4096));
+        let there = settling.in_tier(1, Slot::from_bits(5));
+        assert!(there.is_huge() && !there.is_fresh());
+        assert!(!Entry::same(0x1fff << LENGTH_SHIFT | 1 << CODEC_SHIFT).is_fresh());
     }
 
     #[test]

@@ -34,8 +34,8 @@ pub use page::{PAGE_SIZE, Page};
 pub use pools::{Key, PoolId, PoolKind};
 pub use stats::Stats;
 pub use store::{
-    Age, Compressor, LoadError, PagePlace, PageState, Recompressed, Scratch, Shrunk, Stop, Store, StoreError,
-    Sweep,
+    Age, Compressor, LoadError, PagePlace, PageState, Recompressed, Scratch, Settled, Shrunk, Stop, Store,
+    StoreError, Sweep, Which,
 };
 
 use std::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};

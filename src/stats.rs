@@ -7,13 +7,14 @@ use crate::entry::{Entry, State};
 use crate::page::PAGE_SIZE;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The counters of one shard. The first five are gauges: sums over its entries.
+/// The counters of one shard. The first six are gauges: sums over its entries.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) entries: u64,
     pub(crate) in_tier: u64,
     pub(crate) same_filled: u64,
-    pub(crate) raw: u64,
+    pub(crate) huge: u64,
+    pub(crate) fresh: u64,
     pub(crate) bytes: u64,
     pub(crate) stores: u64,
     pub(crate) loads: u64,
@@ -37,7 +38,8 @@ impl Counts {
         match entry.state() {
             State::Pool | State::Writing => {
                 change(&mut self.bytes, entry.len() as u64);
-                change(&mut self.raw, u64::from(entry.is_raw()));
+                change(&mut self.huge, u64::from(entry.is_huge()));
+                change(&mut self.fresh, u64::from(entry.is_fresh()));
             }
             State::Tier => change(&mut self.in_tier, 1),
             State::Same => change(&mut self.same_filled, 1),
@@ -49,7 +51,8 @@ impl Counts {
         self.entries += other.entries;
         self.in_tier += other.in_tier;
         self.same_filled += other.same_filled;
-        self.raw += other.raw;
+        self.huge += other.huge;
+        self.fresh += other.fresh;
         self.bytes += other.bytes;
         self.stores += other.stores;
         self.loads += other.loads;
@@ -61,7 +64,7 @@ impl Counts {
 
     /// Panics if a gauge differs.
     pub(crate) fn check_gauges(&self, other: &Self) {
-        let gauges = |c: &Self| [c.entries, c.in_tier, c.same_filled, c.raw, c.bytes];
+        let gauges = |c: &Self| [c.entries, c.in_tier, c.same_filled, c.huge, c.fresh, c.bytes];
         assert_eq!(gauges(self), gauges(other));
     }
 }
@@ -88,6 +91,7 @@ pub(crate) struct Counters {
     pub(crate) writeback_fail: Counter,
     pub(crate) dropped_pages: Counter,
     pub(crate) recompressed_pages: Counter,
+    pub(crate) settled_pages: Counter,
     pub(crate) pages_compacted: Counter,
     pub(crate) huge_pages_since: Counter,
     pub(crate) pool_limit_hit: Counter,
@@ -138,6 +142,8 @@ stats! {
     duplicate_pages,
     /// Pages held now in pool memory as they are, because they compress too poorly.
     stored_incompressible_pages,
+    /// Pages held now in pool memory as they are, because they are to be compressed later.
+    fresh_pages,
     /// Loads served.
     loads,
     /// Stores taken.
@@ -160,6 +166,8 @@ stats! {
     dropped_pages,
     /// Pages that stayed in the pool for long and were compressed anew.
     recompressed_pages,
+    /// Pages that were stored as they are first and compressed later.
+    settled_pages,
     /// Pages that compaction gave back to the system.
     pages_compacted,
     /// Pages stored as they are so far, because they compress too poorly: zram's name.
@@ -191,7 +199,8 @@ impl Stats {
         self.tier_pages = counts.in_tier;
         self.compr_data_size = counts.bytes;
         self.same_filled_pages = counts.same_filled;
-        self.stored_incompressible_pages = counts.raw;
+        self.stored_incompressible_pages = counts.huge;
+        self.fresh_pages = counts.fresh;
         self.loads = counts.loads;
         self.stores = counts.stores;
         self.invalidates = counts.invalidates;
@@ -203,6 +212,7 @@ impl Stats {
         self.writeback_fail = counters.writeback_fail.get();
         self.dropped_pages = counters.dropped_pages.get();
         self.recompressed_pages = counters.recompressed_pages.get();
+        self.settled_pages = counters.settled_pages.get();
         self.pages_compacted = counters.pages_compacted.get();
         self.huge_pages_since = counters.huge_pages_since.get();
         self.pool_limit_hit = counters.pool_limit_hit.get();

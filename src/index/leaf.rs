@@ -6,7 +6,7 @@
 //! most 756 bytes, 20 ns).
 //!
 //! Invariants: `entries.len()` is the number of bits in `occupied`; `evictable` is within `occupied`, and has
-//! exactly the bits of the entries that the LRU has to look at.
+//! exactly the bits of the entries that the LRU has to look at; `warm` has those of all fresh entries.
 
 use crate::bits::ones;
 use crate::entry::Entry;
@@ -54,6 +54,8 @@ pub(crate) struct Leaf {
     idle: u64,
     /// Recompression can do nothing more for these.
     dense: u64,
+    /// Fresh, or loaded since the sweep over fresh pages came by.
+    warm: u64,
     entries: Vec<Entry>,
 }
 
@@ -69,6 +71,7 @@ impl Leaf {
             referenced: 0,
             idle: 0,
             dense: 0,
+            warm: 0,
             entries: Vec::new(),
         }
     }
@@ -110,6 +113,34 @@ impl Leaf {
         if end == 64 { (None, 64) } else { (Some(end), end + 1) }
     }
 
+    /// As [`Leaf::next_idle`] for fresh entries; if `any`, the first that there is. What was only loaded is not warm
+    /// any more.
+    pub(crate) fn next_fresh(&mut self, hand: u32, any: bool) -> (Option<u32>, u32) {
+        for bit in ones(self.warm & u64::MAX.checked_shl(hand).unwrap_or(0)) {
+            if !self.get(bit).is_some_and(Entry::is_fresh) {
+                self.warm &= !(1 << bit);
+                continue;
+            }
+            let was_idle = self.idle >> bit & 1 != 0;
+            self.idle |= 1 << bit;
+            if any || was_idle {
+                return (Some(bit), bit + 1);
+            }
+        }
+        (None, 64)
+    }
+
+    pub(crate) fn is_warm(&self) -> bool {
+        self.warm != 0
+    }
+
+    /// Notes that an entry which is not fresh is loaded. Whether that was noted already.
+    pub(crate) fn note_load(&mut self, bit: u32) -> bool {
+        let again = self.warm >> bit & 1 != 0;
+        self.warm |= 1 << bit;
+        again
+    }
+
     pub(crate) fn set_dense(&mut self, bit: u32) {
         self.dense |= 1 << bit;
     }
@@ -132,6 +163,7 @@ impl Leaf {
     /// Sets an entry and gives back the one that it replaces. The referenced bit stays as it is.
     pub(crate) fn put(&mut self, bit: u32, entry: Entry) -> Option<Entry> {
         self.set_evictable(bit, entry.evictable());
+        self.warm = self.warm & !(1 << bit) | u64::from(entry.is_fresh()) << bit;
         self.forget_age(bit);
         let position = self.position(bit);
         if self.occupied >> bit & 1 != 0 {
@@ -150,6 +182,7 @@ impl Leaf {
         let entry = self.entries.remove(self.position(bit));
         self.occupied &= !(1 << bit);
         self.referenced &= !(1 << bit);
+        self.warm &= !(1 << bit);
         self.forget_age(bit);
         self.set_evictable(bit, false);
         if self.entries.len() * 4 <= self.entries.capacity() && self.entries.capacity() > MIN_ROOM {
@@ -187,8 +220,9 @@ impl Leaf {
     /// Panics if an invariant does not hold.
     pub(crate) fn check(&self) {
         assert_eq!(self.entries.len(), self.occupied.count_ones() as usize);
-        assert_eq!(self.evictable & !self.occupied, 0);
+        assert_eq!((self.evictable | self.warm) & !self.occupied, 0);
         for (bit, entry) in self.iter() {
+            assert!(self.warm >> bit & 1 != 0 || !entry.is_fresh());
             let listed = self.evictable >> bit & 1 != 0;
             let shared = entry.state() == crate::entry::State::Shared;
             assert!(listed == entry.evictable() || shared && !listed, "{entry:?}, in the LRU: {listed}");

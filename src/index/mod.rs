@@ -57,6 +57,11 @@ impl Index {
         self.totals.tick.load(Relaxed)
     }
 
+    /// Fresh pages.
+    pub(crate) fn fresh(&self) -> u64 {
+        self.totals.fresh.load(Relaxed)
+    }
+
     /// Leaves in use.
     pub(crate) fn leaves(&self) -> usize {
         self.totals.leaves.load(Relaxed)

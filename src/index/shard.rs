@@ -16,7 +16,7 @@ use crate::pools::Key;
 use crate::stats::Counts;
 use std::collections::TryReserveError;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// A leaf is recent while no more than so many have gone to the tail after it.
 const RECENT_LEAVES: u32 = 16;
@@ -28,6 +28,8 @@ pub(super) struct Totals {
     pub(super) tick: AtomicU32,
     /// Leaves in use.
     pub(super) leaves: AtomicUsize,
+    /// Fresh pages.
+    pub(super) fresh: AtomicU64,
 }
 
 /// One shard.
@@ -42,6 +44,8 @@ pub(crate) struct Shard {
     /// Sum of the room of all leaves.
     room: usize,
     totals: Arc<Totals>,
+    /// Loads were noted in leaves since a sweep over fresh pages began here.
+    was_loaded: bool,
     pub(crate) lru: Lru,
     pub(crate) counts: Counts,
 }
@@ -49,7 +53,7 @@ pub(crate) struct Shard {
 impl Shard {
     pub(super) fn new(totals: Arc<Totals>) -> Self {
         let (table, leaves, lru, counts) = (Vec::new(), Vec::new(), Lru::new(), Counts::default());
-        Self { table, leaves, free: NONE, used: 0, room: 0, totals, lru, counts }
+        Self { table, leaves, free: NONE, used: 0, room: 0, totals, was_loaded: false, lru, counts }
     }
 
     /// The number of the leaf that holds the spot, if there is one.
@@ -110,6 +114,7 @@ impl Shard {
             self.counts.remove(old);
         }
         self.counts.add(entry);
+        self.count_fresh(Some(entry), old);
         self.relink(id, was_linked);
         old
     }
@@ -133,6 +138,7 @@ impl Shard {
         self.room -= before - leaf.room();
         let empty = leaf.occupied() == 0;
         self.counts.remove(entry);
+        self.count_fresh(None, Some(entry));
         self.relink(id, was_linked);
         if empty {
             self.drop_leaf(id);
@@ -188,6 +194,33 @@ impl Shard {
     /// Recompression can do nothing more for this entry.
     pub(crate) fn set_dense(&mut self, id: u32, bit: u32) {
         self.leaves[id as usize].set_dense(bit);
+    }
+
+    /// As [`Leaf::next_fresh`], in any leaf, from bit `hand` on, which moves along.
+    pub(crate) fn next_fresh_in(&mut self, id: u32, hand: &mut u32, any: bool) -> Option<u32> {
+        let (found, next) = self.leaves[id as usize].next_fresh(*hand, any);
+        *hand = next;
+        found
+    }
+
+    /// See [`Leaf::note_load`].
+    pub(crate) fn note_load(&mut self, id: u32, bit: u32) -> bool {
+        self.was_loaded = true;
+        self.leaves[id as usize].note_load(bit)
+    }
+
+    /// Whether a sweep over fresh pages has something to do here. Takes the note of loads away.
+    pub(crate) fn begin_sweep(&mut self) -> bool {
+        std::mem::take(&mut self.was_loaded) || self.counts.fresh > 0
+    }
+
+    fn count_fresh(&self, new: Option<Entry>, old: Option<Entry>) {
+        let is_fresh = |entry: Option<Entry>| entry.is_some_and(Entry::is_fresh);
+        match (is_fresh(new), is_fresh(old)) {
+            (true, false) => self.totals.fresh.fetch_add(1, Relaxed),
+            (false, true) => self.totals.fresh.fetch_sub(1, Relaxed),
+            _ => 0,
+        };
     }
 
     /// Moves a leaf to the tail, if it is in the queue.

@@ -25,7 +25,8 @@ impl<'a> Packed<'a> {
 
     /// The entry of these bytes once they are in a zpool.
     pub(crate) fn entry(&self, handle: Handle, zpool: usize) -> Entry {
-        Entry::pool(handle, self.bytes.len(), self.codec, zpool, low32(self.hash))
+        let entry = Entry::pool(handle, self.bytes.len(), self.codec, zpool, low32(self.hash));
+        if entry.is_raw() { entry.huge() } else { entry }
     }
 
     /// Whether the object may have these bytes, by all that its entry tells.

@@ -54,6 +54,9 @@ impl Store {
             let Some(object) = in_tier.map_err(|why| self.corrupt(why))? else {
                 shard.counts.loads += 1;
                 shard.counts.dense_loads += u64::from(self.is_dense(entry));
+                let old = self.keep_loaded(&mut shard, (leaf, spot.bit), entry, page);
+                drop(shard);
+                old.into_iter().for_each(|old| self.objects.release(old));
                 return Ok(());
             };
             drop(shard);

@@ -22,6 +22,8 @@ pub struct PageState {
     pub len: usize,
     /// What made them; `None` if the page was stored as it is, or is one word.
     pub compressor: Option<Compressor>,
+    /// It was stored as it is, to be compressed later.
+    pub is_fresh: bool,
     /// It was stored as it is, and a denser compressor has been tried and made it no smaller.
     pub is_incompressible: bool,
 }
@@ -38,10 +40,10 @@ pub enum PagePlace {
 }
 
 impl PageState {
-    /// It was stored as it is: zram's huge.
+    /// It was stored as it is, because it compresses too poorly: zram's huge.
     #[must_use]
     pub fn is_huge(&self) -> bool {
-        self.compressor.is_none() && !matches!(self.place, PagePlace::Same(_))
+        self.compressor.is_none() && !self.is_fresh && !matches!(self.place, PagePlace::Same(_))
     }
 
     fn of(object: Entry, was_tried: bool) -> Self {
@@ -51,6 +53,7 @@ impl PageState {
                     place: PagePlace::Same(object.filling()),
                     len: 0,
                     compressor: None,
+                    is_fresh: false,
                     is_incompressible: false,
                 };
             }
@@ -58,7 +61,9 @@ impl PageState {
             _ => PagePlace::Memory,
         };
         let compressor = (!object.is_raw()).then(|| Compressor(object.codec()));
-        Self { place, len: object.len(), compressor, is_incompressible: was_tried && compressor.is_none() }
+        let is_fresh = object.is_fresh();
+        let is_incompressible = was_tried && compressor.is_none() && !is_fresh;
+        Self { place, len: object.len(), compressor, is_fresh, is_incompressible }
     }
 }
 

@@ -12,6 +12,7 @@ mod age;
 mod answers;
 mod batch;
 mod compact;
+mod fresh;
 mod invalidate;
 mod knobs;
 mod load;
@@ -25,6 +26,7 @@ mod turns;
 mod writeback;
 
 pub use age::Age;
+pub use fresh::{Settled, Which};
 pub use load::LoadError;
 pub use look::{Compressor, PagePlace, PageState};
 pub use recompress::{Recompressed, Sweep};
@@ -68,6 +70,7 @@ pub struct Store {
     /// The pool was at its limit and has not been under the accept threshold since.
     was_full: AtomicBool,
     turns: Turns,
+    fresh: fresh::Fresh,
 }
 
 /// One thread's working memory.
@@ -115,6 +118,7 @@ impl Store {
             counters: Counters::default(),
             was_full: AtomicBool::new(false),
             turns: Turns::default(),
+            fresh: fresh::Fresh::default(),
         }
     }
 

@@ -102,6 +102,9 @@ impl Store {
             }
             while let Some(bit) = shard.next_idle_in(id, &mut sweep.bit) {
                 let (key, entry) = (shard.leaf(id).key(bit), shard.leaf(id).get(bit)?);
+                if entry.is_fresh() {
+                    continue;
+                }
                 if entry.state() == State::Pool && !self.is_dense(entry) {
                     let packed = &mut sweep.packed[..entry.len()];
                     self.objects.read(entry, &mut |bytes| packed.copy_from_slice(bytes));

@@ -18,6 +18,11 @@ impl Store {
         if let Some(room) = self.room_within_limit(zpool, size)? {
             return Ok(room);
         }
+        while self.settle_for_room() {
+            if let Some(room) = self.room_within_limit(zpool, size)? {
+                return Ok(room);
+            }
+        }
         self.counters.pool_limit_hit.add(1);
         self.was_full.store(true, Relaxed);
         if !self.knobs.shrink_inline {
@@ -35,9 +40,9 @@ impl Store {
         Some(room)
     }
 
-    /// None if the pool would have to grow above its limit.
+    /// None if the pool would have to grow above its limit, or into what fresh pages need to be compressed.
     pub(super) fn room_within_limit(&self, zpool: usize, size: usize) -> Result<Option<Room>, StoreError> {
-        let limit = self.knobs.max_pool_bytes.load(Relaxed);
+        let limit = self.knobs.max_pool_bytes.load(Relaxed).saturating_sub(self.kept_for_fresh());
         let room = self.objects.allocate(zpool, size, limit)?;
         if room.is_some() && self.was_full.load(Relaxed) && self.pool_bytes() > self.shrink_target() {
             self.counters.pool_limit_hit.add(1);

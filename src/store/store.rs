@@ -52,7 +52,7 @@ impl From<MallocError> for StoreError {
 }
 
 /// What was found to have the contents of a page that is to be stored.
-enum Duplicate {
+pub(super) enum Duplicate {
     /// The entry of its own key.
     Itself,
     /// Another, which shares its object with this new entry.
@@ -89,6 +89,9 @@ impl Store {
             return self.publish(spot, Entry::same(word)).map(drop);
         }
         self.index.prefetch(spot.shard());
+        if self.takes_fresh(spot.key.pool) && self.store_fresh(spot, page)? {
+            return Ok(());
+        }
         let Scratch { codecs, packed, .. } = scratch;
         let packed = self.pack(page, packed, codecs)?;
         if self.knobs.duplicates.load(Relaxed) && !spot.key.pool.is_limited() {
@@ -125,7 +128,7 @@ impl Store {
     }
 
     /// Compresses the page, or keeps it as it is.
-    fn pack<'a>(
+    pub(super) fn pack<'a>(
         &self,
         page: &'a Page,
         out: &'a mut Page,
@@ -144,11 +147,12 @@ impl Store {
     }
 
     /// An object of the same bytes, to be shared by this new entry.
-    fn find_duplicate(&self, spot: &Spot, packed: &Packed) -> Option<Duplicate> {
+    pub(super) fn find_duplicate(&self, spot: &Spot, packed: &Packed) -> Option<Duplicate> {
         let place = self.dedup.find(packed.hash)?;
         let equal = |object| self.objects.holds(object, packed);
         let mut shard = self.index.lock(place.shard());
-        let (key, entry) = shard.at(place).filter(|(key, _)| !key.pool.is_limited())?;
+        let (key, entry) =
+            shard.at(place).filter(|(key, entry)| !key.pool.is_limited() && !entry.is_fresh())?;
         if key == spot.key {
             let unchanged = match entry.state() {
                 State::Shared => self.objects.shared.read(entry.shared_id(), equal),
@@ -173,7 +177,7 @@ impl Store {
     }
 
     /// Makes `entry` what the store knows under the key. Gives its place and, roughly, the number of all pages.
-    fn publish(&self, spot: &Spot, entry: Entry) -> Result<(Option<Place>, usize), StoreError> {
+    pub(super) fn publish(&self, spot: &Spot, entry: Entry) -> Result<(Option<Place>, usize), StoreError> {
         let mut shard = self.index.lock(spot.shard());
         let Ok(leaf) = shard.reserve(spot) else {
             drop(shard);
@@ -184,7 +188,7 @@ impl Store {
         let old = shard.publish(leaf, spot.bit, entry);
         self.charge(spot.key.pool, entry, old);
         shard.counts.stores += 1;
-        if entry.in_pool() && entry.is_raw() {
+        if entry.in_pool() && entry.is_huge() {
             self.counters.huge_pages_since.add(1);
         }
         let pages = shard.estimate();

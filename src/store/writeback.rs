@@ -26,7 +26,7 @@ use crate::tier::{Slot, WriteError};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What shrinking leaves free in any case: the largest unit in which a zpool grows.
-const ROOM: u64 = 16 * PAGE_SIZE as u64;
+pub(super) const ROOM: u64 = 16 * PAGE_SIZE as u64;
 /// Freed bytes that the zpools may keep in holes before they are asked to compact.
 const HOLES: u64 = 64 << 10;
 
@@ -151,6 +151,7 @@ impl Store {
 
     /// Evicts, in batches, as long as there are bytes in `excess`.
     fn evict_while(&self, run: &mut Run, excess: impl Fn() -> u64) -> Stop {
+        while excess() > 0 && self.settle_for_room() {}
         loop {
             if excess() == 0 {
                 return Stop::Done;

@@ -7,6 +7,7 @@
 
 mod doubles;
 mod faults;
+mod fresh;
 mod metadata;
 mod model;
 mod rules;

@@ -6,7 +6,7 @@
 
 use crate::doubles::{Bench, FaultyCodec, FaultyZpool, MemoryTier, Random, page};
 use ramfold::tier::Tier;
-use ramfold::{Config, Corrupt, Key, LoadError, PAGE_SIZE, PoolId, PoolKind, PoorPages, Store};
+use ramfold::{Config, Corrupt, Key, LoadError, PAGE_SIZE, PoolId, PoolKind, PoorPages, Store, Which};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -60,6 +60,7 @@ impl Model {
             bench.store.create_pool(PoolKind::Ephemeral, Some(40_000)),
             bench.store.create_pool(PoolKind::Persistent, Some(60_000)),
         ];
+        bench.store.set_most_fresh([0, 10, 60][random.below(3) as usize] * PAGE_SIZE as u64);
         Self { random, bench, tiers, zpool, codec, pools, pages: HashMap::new() }
     }
 
@@ -83,7 +84,7 @@ impl Model {
             88..91 => self.invalidate_range(key),
             91..93 => self.rename(key),
             93..96 => drop(self.bench.shrink()),
-            96 => drop(self.bench.store.compact()),
+            96 => self.sweep(),
             97 => self.turn_a_knob(),
             98 => assert!(self.bench.store.contains(key) <= self.pages.contains_key(&key)),
             _ => {
@@ -155,15 +156,25 @@ impl Model {
         }
     }
 
+    fn sweep(&mut self) {
+        let store = &self.bench.store;
+        match self.random.below(3) {
+            0 => drop(store.compact()),
+            1 => drop(store.settle_fresh(self.random.below(40) as usize, Which::Idle)),
+            _ => drop(store.settle_fresh(self.random.below(40) as usize, Which::All)),
+        }
+    }
+
     fn turn_a_knob(&mut self) {
         let on = self.random.below(3) != 0;
         let store = &self.bench.store;
-        match self.random.below(6) {
+        match self.random.below(7) {
             0 => store.set_duplicates(on),
             1 => store.set_same_filled(on),
             2 => store.set_enabled(on || self.random.below(4) != 0),
             3 => store.set_max_pool_bytes((10 + self.random.below(200)) * PAGE_SIZE as u64),
             4 => store.set_accept_threshold([100, 90, 30][self.random.below(3) as usize]),
+            5 => store.set_most_fresh(if on { self.random.below(80) * PAGE_SIZE as u64 } else { 0 }),
             _ => store.set_max_compression_ratio([100, 50][self.random.below(2) as usize]),
         }
     }
@@ -189,7 +200,7 @@ impl Model {
     }
 }
 
-fn run(seed: u64, steps: u32) -> u64 {
+fn run(seed: u64, steps: u32) -> [u64; 2] {
     println!("RAMFOLD_SEED={seed}");
     let mut model = Model::new(seed);
     for step in 0..steps {
@@ -198,9 +209,9 @@ fn run(seed: u64, steps: u32) -> u64 {
             model.bench.store.check();
         }
     }
-    let written = model.bench.stat("written_back_pages");
+    let done = [model.bench.stat("written_back_pages"), model.bench.stat("settled_pages")];
     model.end();
-    written
+    done
 }
 
 #[test]
@@ -209,8 +220,10 @@ fn the_store_agrees_with_a_map() {
         run(seed.parse().expect("RAMFOLD_SEED is a number"), 20_000);
         return;
     }
-    let written: u64 = (1..=32).map(|seed| run(seed, 6_000)).sum();
+    let done: Vec<[u64; 2]> = (1..=32).map(|seed| run(seed, 6_000)).collect();
+    let [written, settled] = [0, 1].map(|of| done.iter().map(|run| run[of]).sum::<u64>());
     assert!(written > 10_000, "writeback should happen often, not for {written} pages");
+    assert!(settled > 3_000, "pages should be settled often, not {settled}");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     run(now.as_nanos() as u64, 20_000);
 }

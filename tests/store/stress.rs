@@ -2,7 +2,7 @@
 
 use crate::doubles::{MemoryTier, Random};
 use ramfold::tier::Tier;
-use ramfold::{Config, Key, LoadError, PAGE_SIZE, Page, PoolId, PoolKind, Stop, Store};
+use ramfold::{Config, Key, LoadError, PAGE_SIZE, Page, PoolId, PoolKind, Stop, Store, Which};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -106,12 +106,13 @@ fn rename(store: &Store, key: Key, count: u64, own: &mut HashMap<Key, Page>) {
 fn turn_knobs(store: &Store, stop: &AtomicBool) {
     let mut random = Random(99);
     while !stop.load(Relaxed) {
-        match random.below(6) {
+        match random.below(7) {
             0 => store.set_duplicates(random.below(3) != 0),
             1 => store.set_same_filled(random.below(2) == 0),
             2 => store.set_compressor(["lz4", "zstd:-1"][random.below(2) as usize]).unwrap(),
             3 => store.set_zpool(["zsmalloc", "zbud", "xvmalloc"][random.below(3) as usize]).unwrap(),
             4 => store.set_max_pool_bytes((100 + random.below(400)) * PAGE_SIZE as u64),
+            5 => store.set_most_fresh(random.below(3) * 50 * PAGE_SIZE as u64),
             _ => drop(store.compact()),
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -143,6 +144,12 @@ fn stress(shrink_inline: bool) {
             }
         };
         (0..2).for_each(|_| drop(scope.spawn(shrinker)));
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                store.settle_fresh(20, Which::Idle);
+                std::thread::yield_now();
+            }
+        });
         let start = Instant::now();
         while start.elapsed() < RUN && !workers.iter().any(|worker| worker.is_finished()) {
             std::thread::sleep(Duration::from_millis(10));
@@ -152,6 +159,7 @@ fn stress(shrink_inline: bool) {
     });
     let stats = store.stats();
     println!("{operations} operations, {stats:?}");
+    assert!(stats.settled_pages > 100, "pages were kept as they are, and compressed");
     assert!(operations > 1000 && stats.written_back_pages > 100 && stats.tier_loads > 100);
     store.check();
     store.set_max_pool_bytes(0);

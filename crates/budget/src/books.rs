@@ -34,24 +34,26 @@ impl Books {
 
 /// The store's counters under their names in the segment.
 struct Entries {
-    counters: [(Counter, u64); 21],
-    gauges: [(Gauge, u64); 8],
+    counters: [(Counter, u64); 22],
+    gauges: [(Gauge, u64); 9],
 }
 
 impl Entries {
     fn of(stats: &Stats) -> Self {
         let Stats {
-            stored_pages,
-            tier_pages,
+            // In [`Entries::gauges`].
+            stored_pages: _,
+            tier_pages: _,
+            orig_data_size: _,
+            compr_data_size: _,
+            meta_bytes: _,
+            same_filled_pages: _,
+            duplicate_pages: _,
+            stored_incompressible_pages: _,
+            fresh_pages: _,
             // The pool is charged as it changes ([`crate::usage`]), and its huge pages are told by the store alone.
             pool_total_size: _,
             huge_pages_since: _,
-            orig_data_size,
-            compr_data_size,
-            meta_bytes,
-            same_filled_pages,
-            duplicate_pages,
-            stored_incompressible_pages,
             loads,
             stores,
             invalidates,
@@ -63,6 +65,7 @@ impl Entries {
             writeback_fail,
             dropped_pages,
             recompressed_pages,
+            settled_pages,
             pages_compacted,
             pool_limit_hit,
             reject_reclaim_fail,
@@ -86,6 +89,7 @@ impl Entries {
             (Counter::WritebackFail, writeback_fail),
             (Counter::DroppedPages, dropped_pages),
             (Counter::RecompressedPages, recompressed_pages),
+            (Counter::SettledPages, settled_pages),
             (Counter::PagesCompacted, pages_compacted),
             (Counter::PoolLimitHit, pool_limit_hit),
             (Counter::RejectReclaimFail, reject_reclaim_fail),
@@ -97,16 +101,20 @@ impl Entries {
             (Counter::ChecksumFail, checksum_fail),
             (Counter::TierFail, tier_fail),
         ];
-        let gauges = [
-            (Gauge::StoredPages, stored_pages),
-            (Gauge::TierPages, tier_pages),
-            (Gauge::OrigDataSize, orig_data_size),
-            (Gauge::ComprDataSize, compr_data_size),
-            (Gauge::MetaBytes, meta_bytes),
-            (Gauge::SameFilledPages, same_filled_pages),
-            (Gauge::DuplicatePages, duplicate_pages),
-            (Gauge::StoredIncompressiblePages, stored_incompressible_pages),
-        ];
-        Self { counters, gauges }
+        Self { counters, gauges: Self::gauges(stats) }
+    }
+
+    fn gauges(stats: &Stats) -> [(Gauge, u64); 9] {
+        [
+            (Gauge::StoredPages, stats.stored_pages),
+            (Gauge::TierPages, stats.tier_pages),
+            (Gauge::OrigDataSize, stats.orig_data_size),
+            (Gauge::ComprDataSize, stats.compr_data_size),
+            (Gauge::MetaBytes, stats.meta_bytes),
+            (Gauge::SameFilledPages, stats.same_filled_pages),
+            (Gauge::DuplicatePages, stats.duplicate_pages),
+            (Gauge::StoredIncompressiblePages, stats.stored_incompressible_pages),
+            (Gauge::FreshPages, stats.fresh_pages),
+        ]
     }
 }

@@ -49,22 +49,47 @@ enum Place {
 impl Place {
     /// None where the kernel does not tell, or nothing bounds the group.
     fn see(&self) -> Option<Seen> {
+        let (available, all) = self.memory()?;
+        let pressure = match self {
+            Self::Machine(pressure, _) => fs::read_to_string(pressure),
+            Self::Group(group) => fs::read_to_string(group.join("memory.pressure")),
+        };
+        Some(Seen { stalled: stalled(&pressure.ok()?)?, available, all })
+    }
+
+    /// Bytes that are to be had, and that there are.
+    fn memory(&self) -> Option<(u64, u64)> {
         match self {
-            Self::Machine(pressure, memory) => {
+            Self::Machine(_, memory) => {
                 let memory = fs::read_to_string(memory).ok()?;
-                let (available, all) = (size_in(&memory, "MemAvailable:")?, size_in(&memory, "MemTotal:")?);
-                Some(Seen { stalled: stalled(&fs::read_to_string(pressure).ok()?)?, available, all })
+                Some((size_in(&memory, "MemAvailable:")?, size_in(&memory, "MemTotal:")?))
             }
             Self::Group(group) => {
                 let text = |name| fs::read_to_string(group.join(name)).ok();
                 let all = text("memory.max")?.trim().parse().ok()?;
                 let taken: u64 = text("memory.current")?.trim().parse().ok()?;
                 let file = number(&text("memory.stat")?, "file ")?;
-                let available = u64::saturating_sub(all, taken).saturating_add(file);
-                Some(Seen { stalled: stalled(&text("memory.pressure")?)?, available, all })
+                Some((u64::saturating_sub(all, taken).saturating_add(file), all))
             }
         }
     }
+
+    /// The machine, and the group that this process is in.
+    fn all() -> Vec<Self> {
+        let mut places = vec![Self::Machine("/proc/pressure/memory".into(), "/proc/meminfo".into())];
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        if let Some(group) = groups.lines().find_map(|line| line.strip_prefix("0::/")) {
+            places.push(Self::Group(PathBuf::from("/sys/fs/cgroup").join(group)));
+        }
+        places
+    }
+}
+
+/// Bytes that this process can have without taking anonymous pages of others, by what the machine and its control group
+/// tell. None if neither does.
+#[must_use]
+pub fn available() -> Option<u64> {
+    Place::all().iter().filter_map(|place| Some(place.memory()?.0)).min()
 }
 
 /// The number behind the name that a line begins with.
@@ -100,12 +125,7 @@ impl Pressure {
     /// That of the machine and of the group that this process is in.
     #[must_use]
     pub fn new() -> Self {
-        let mut places = vec![Place::Machine("/proc/pressure/memory".into(), "/proc/meminfo".into())];
-        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        if let Some(group) = groups.lines().find_map(|line| line.strip_prefix("0::/")) {
-            places.push(Place::Group(PathBuf::from("/sys/fs/cgroup").join(group)));
-        }
-        Self::of(places)
+        Self::of(Place::all())
     }
 
     /// That of a machine whose pressure and memory these files tell, as those in /proc do.

@@ -52,17 +52,15 @@ impl Recompressor {
             }
         }
         while self.sweeping && !is_called() && now_ns() < start + TURN {
-            let (start, ran) = (now_ns(), thread_ns());
-            {
+            let sweep = &mut self.sweep;
+            let (done, rest) = self.manners.piece(|| {
                 let _inside = enter();
-                self.sweeping = !member.store().recompress(PIECE, &mut self.sweep).swept;
-            }
-            let (took, ran) = (now_ns() - start, thread_ns() - ran);
-            if took > 2 * ran {
-                let rest = self.manners.disturbed();
+                member.store().recompress(PIECE, sweep)
+            });
+            self.sweeping = !done.swept;
+            if rest > 0 {
                 return self.rest_for(rest);
             }
-            self.manners.undisturbed();
         }
     }
 
@@ -73,7 +71,7 @@ impl Recompressor {
 
 /// How long to rest when others want the processor: longer each time, until it is left alone again.
 #[derive(Debug)]
-struct Manners {
+pub struct Manners {
     /// Nanoseconds.
     rest: u64,
     /// Pieces since it was disturbed or the rest became shorter.
@@ -90,6 +88,19 @@ impl Manners {
     const RESTS: std::ops::RangeInclusive<u64> = 10_000_000..=640_000_000;
     /// Pieces after which the next rest is half as long: some ten milliseconds of work.
     const LONG: u32 = 64;
+
+    /// Does a piece of work. Gives what that gives, and how many nanoseconds to rest then: 0, unless others wanted the
+    /// processor meanwhile.
+    pub fn piece<R>(&mut self, work: impl FnOnce() -> R) -> (R, u64) {
+        let (start, ran) = (now_ns(), thread_ns());
+        let result = work();
+        let (took, ran) = (now_ns() - start, thread_ns() - ran);
+        if took > 2 * ran {
+            return (result, self.disturbed());
+        }
+        self.undisturbed();
+        (result, 0)
+    }
 
     /// Nanoseconds to rest now.
     fn disturbed(&mut self) -> u64 {

@@ -161,6 +161,10 @@ pub struct Options {
     #[arg(long)]
     pub no_duplicates: bool,
 
+    /// Compress every page when it is written, not once it was left alone for a second
+    #[arg(long)]
+    pub no_fresh: bool,
+
     /// At the end write one JSON object to FILE, or a short table to stderr ("-")
     #[arg(long, value_name = "FILE|-")]
     pub stats: Option<PathBuf>,

@@ -16,6 +16,7 @@ mod statistics;
 
 use crate::backing::Backing;
 use crate::face::Disk;
+use crate::settler::settle_all;
 use crate::volume::{LEAST_MEMORY, Volume};
 use compressors::Compressors;
 use ramfold_budget::control::{Answer, Answers, Refusal};
@@ -125,6 +126,8 @@ impl Attributes {
             Attribute::RecompAlgorithm => write!(out, "{}", self.state().compressors.show_others()),
             Attribute::BackingDev => writeln!(out, "{}", backing.map_or("none", |backing| backing.name())),
             Attribute::ShrinkerEnabled => writeln!(out, "{}", u8::from(disk.gives_way())),
+            Attribute::FreshEnabled => writeln!(out, "{}", u8::from(disk.keeps_fresh())),
+            Attribute::FreshStat => statistics::fresh_stat(disk, out),
             Attribute::CompressedWriteback => writeln!(out, "1"),
             Attribute::WritebackBatchSize => writeln!(out, "{}", self.state().batch),
             Attribute::WritebackLimit => writeln!(out, "{}", backing.map_or(0, |backing| backing.limit())),
@@ -161,12 +164,18 @@ impl Attributes {
             Setting::Recompress(what) => {
                 let _alone = self.alone();
                 let by = self.state().compressors.of(disk.store(), &what.algorithm)?;
-                self.has_size().map(|()| chosen::recompress(disk, &what, by))
+                self.has_size().map(|()| {
+                    settle_all(disk.store());
+                    chosen::recompress(disk, &what, by);
+                })
             }
             Setting::Writeback(pages) => {
                 let _alone = self.alone();
                 let batch = self.state().batch;
-                self.has_size().and_then(|()| chosen::write_back(disk, &pages, batch))
+                self.has_size().and_then(|()| {
+                    settle_all(disk.store());
+                    chosen::write_back(disk, &pages, batch)
+                })
             }
             Setting::CompAlgorithm(_) | Setting::RecompAlgorithm { .. } | Setting::AlgorithmParams { .. } => {
                 self.set_compressor(setting)
@@ -174,6 +183,10 @@ impl Attributes {
             Setting::MemLimit(bytes) if !disk.set_mem_limit(bytes) => Err(AttributeError::TooLittle),
             Setting::MemLimit(_) | Setting::CompressedWriteback(true) => Ok(()),
             Setting::CompressedWriteback(false) => Err(AttributeError::Compressed),
+            Setting::FreshEnabled(on) => {
+                disk.set_keeps_fresh(on);
+                Ok(())
+            }
             Setting::ShrinkerEnabled(on) => self.backing().map(|_| disk.set_gives_way(on)),
             Setting::WritebackLimit(pages) => self.backing().map(|backing| backing.set_limit(pages)),
             Setting::WritebackLimitEnable(on) => self.backing().map(|backing| backing.set_limited(on)),

@@ -16,6 +16,7 @@ pub mod image;
 pub mod listen;
 pub mod nbd;
 mod pages;
+mod settler;
 mod shrinker;
 mod stripes;
 pub mod ublk;

@@ -13,6 +13,7 @@ use crate::counts::Counts;
 use crate::face::{Disk, DiskError, Extent, ExtentKind};
 use crate::pages::Pages;
 pub use crate::pages::Worker;
+use crate::settler::{Bounds, Settler};
 use crate::shrinker::Shrinker;
 use ramfold::tier::Tier;
 use ramfold::{Config, PAGE_SIZE, Page, PageState};
@@ -71,12 +72,12 @@ pub struct Volume {
     size: AtomicU64,
     /// Bytes that it was opened with. Its budget is made for them, so it never has more.
     most: u64,
-    /// Bytes; 0: no limit.
-    mem_limit: AtomicU64,
+    bounds: Arc<Bounds>,
     backing: Option<Arc<Backing>>,
     /// Pages leave when others need the memory.
     gives_way: Arc<AtomicBool>,
     pages: Arc<Pages>,
+    _settler: Settler,
     service: Service,
 }
 
@@ -120,6 +121,7 @@ impl Volume {
         }
         let most = mem_limit.unwrap_or_else(|| most_needed(size)).min(place.limit().unwrap_or(u64::MAX));
         let name = backing.as_ref().map(|(file, _)| path_of(file));
+        let shared_limit = place.limit().filter(|_| place.is_shared());
         let limit = if place.is_shared() { most } else { budget(most.max(most_needed(size))) };
         let settings = service::Settings {
             host: &Server("disk"),
@@ -146,7 +148,10 @@ impl Volume {
         };
         service.keep(LOOK, look).map_err(service::OpenError::from)?;
         let (now, mem_limit) = (AtomicU64::new(size), AtomicU64::new(mem_limit.unwrap_or(0)));
-        Ok(Self { size: now, most: size, mem_limit, backing, gives_way, pages, service })
+        let bounds = Arc::new(Bounds { is_enabled: AtomicBool::new(true), mem_limit, shared_limit });
+        let settler = Settler::start(Arc::clone(service.member()), Arc::clone(&bounds));
+        let _settler = settler.map_err(service::OpenError::from)?;
+        Ok(Self { size: now, most: size, bounds, backing, gives_way, pages, _settler, service })
     }
 
     /// The disk's budget, where its numbers are.
@@ -191,7 +196,7 @@ impl Volume {
     /// Most bytes that the compressed pool may take; 0: as many as the disk needs.
     #[must_use]
     pub fn mem_limit(&self) -> u64 {
-        self.mem_limit.load(Relaxed)
+        self.bounds.mem_limit.load(Relaxed)
     }
 
     /// Sets it. What is over it is written back soon, if there is a backing. False if that is too little to work in.
@@ -199,7 +204,7 @@ impl Volume {
         if bytes != 0 && bytes < LEAST_MEMORY {
             return false;
         }
-        self.mem_limit.store(bytes, Relaxed);
+        self.bounds.mem_limit.store(bytes, Relaxed);
         let most = if bytes == 0 { most_needed(self.most) } else { bytes };
         self.service.set_max_pool(most);
         true
@@ -214,6 +219,17 @@ impl Volume {
     /// Sets whether they do.
     pub fn set_gives_way(&self, it: bool) {
         self.gives_way.store(it, Relaxed);
+    }
+
+    /// Whether pages that were just written lie in memory as they are, to be compressed later.
+    #[must_use]
+    pub fn keeps_fresh(&self) -> bool {
+        self.bounds.is_enabled.load(Relaxed)
+    }
+
+    /// Sets whether they do. Those that lie so are compressed soon.
+    pub fn set_keeps_fresh(&self, it: bool) {
+        self.bounds.enable(it, self.store());
     }
 
     /// Takes no requests from now on. Gives the size that it had, in bytes, for [`Volume::reopen`]; None if it is in

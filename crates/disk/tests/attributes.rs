@@ -90,8 +90,35 @@ fn text(seed: u64) -> Vec<u8> {
 }
 
 #[test]
+fn pages_are_fresh_for_a_moment_unless_that_is_switched_off() {
+    let fixture = Fixture::new(None);
+    (0..100).for_each(|page| fixture.write(page, &if page % 4 == 0 { noise(page) } else { text(page) }));
+    let [fresh, most, settled] = fixture.numbers("fresh_stat")[..] else { panic!("three columns") };
+    assert!(fresh == 100 * PAGE_SIZE as u64 && most >= fresh && settled == 0, "{fresh} of {most}, {settled}");
+    assert_eq!(fixture.numbers("mm_stat")[7], 0, "fresh is not huge");
+    assert!(fixture.flags().iter().all(|(_, flags)| flags == "......"));
+    let begun = Instant::now();
+    while fixture.numbers("fresh_stat")[0] > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "they are compressed once they are left alone");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(fixture.numbers("fresh_stat")[2], 100);
+    assert_eq!(fixture.numbers("mm_stat")[7..], [25, 25]);
+    fixture.set("fresh_enabled 0");
+    (100..200).for_each(|page| fixture.write(page, &text(page)));
+    assert_eq!(
+        (fixture.show("fresh_enabled"), &fixture.numbers("fresh_stat")[..]),
+        ("0\n".into(), &[0, 0, 100][..])
+    );
+    for page in 0..200 {
+        assert!(fixture.read(page) == if page % 4 == 0 && page < 100 { noise(page) } else { text(page) });
+    }
+}
+
+#[test]
 fn statistics_have_zrams_columns() {
     let fixture = Fixture::new(Some(8 << 20));
+    fixture.set("fresh_enabled 0");
     fixture.write(0, &text(1));
     fixture.write(1, &noise(2));
     fixture.write(2, &vec![7; PAGE_SIZE]);

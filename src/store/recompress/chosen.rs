@@ -35,7 +35,7 @@ impl Store {
         let shard = self.index.lock(spot.shard());
         let (_, entry) = shard.get(&spot)?;
         let is_made = !entry.is_raw() && entry.codec() == by.0;
-        if entry.state() != State::Pool || is_made {
+        if entry.state() != State::Pool || entry.is_fresh() || is_made {
             return None;
         }
         let packed = &mut sweep.packed[..entry.len()];

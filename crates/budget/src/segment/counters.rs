@@ -59,6 +59,8 @@ named! {
         PagesCompacted = "pages_compacted",
         /// Pages that stayed in the pool for long and were compressed anew.
         RecompressedPages = "recompressed_pages",
+        /// Pages that were stored as they are and compressed later.
+        SettledPages = "settled_pages",
         /// Loads of pages that had been compressed anew.
         DenseLoads = "dense_loads",
         /// Loads that were served by the swap file.
@@ -111,6 +113,8 @@ named! {
         DuplicatePages = "duplicate_pages",
         /// Pages stored as they are, because they did not compress.
         StoredIncompressiblePages = "stored_incompressible_pages",
+        /// Pages stored as they are, to be compressed later.
+        FreshPages = "fresh_pages",
     }
 }
 

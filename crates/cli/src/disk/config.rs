@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Options that each disk has its own of; those of a socket and the name beside them.
-pub const OF_A_DISK: [&str; 16] = [
+pub const OF_A_DISK: [&str; 17] = [
     "size",
     "mem_limit",
     "backing_dev",
@@ -27,6 +27,7 @@ pub const OF_A_DISK: [&str; 16] = [
     "accept_threshold_percent",
     "no_same_filled",
     "no_duplicates",
+    "no_fresh",
     "tls_certificates",
     "tls_verify_peer",
     "no_tls",

@@ -45,6 +45,7 @@ impl Served {
             steady::hold();
         }
         let volume = Arc::new(Volume::open_in(settings, place).map_err(|error| failed(&error))?);
+        volume.set_keeps_fresh(!options.no_fresh);
         let kept = image.map(|image| Kept::restore(image, &volume, options)).transpose()?;
         let name = socket.as_ref().map_or(NAME, |socket| socket.name()).to_owned();
         volume.set_name(&name);

@@ -24,6 +24,8 @@ ramfold_budget::attributes! {
         CompressedWriteback = "compressed_writeback" Both,
         DebugStat = "debug_stat" Read,
         Disksize = "disksize" Both,
+        FreshEnabled = "fresh_enabled" Both,
+        FreshStat = "fresh_stat" Read,
         Idle = "idle" Write,
         Initstate = "initstate" Read,
         IoStat = "io_stat" Read,
@@ -62,6 +64,7 @@ pub enum Setting {
     Compact,
     CompressedWriteback(bool),
     Disksize(u64),
+    FreshEnabled(bool),
     /// Pages that were not used for so long; zero: all.
     Idle(Duration),
     MemLimit(u64),
@@ -147,6 +150,7 @@ fn setting(attribute: Attribute, value: &str) -> Result<Setting, RequestError> {
         Attribute::Compact => (trigger(value).map(|()| Setting::Compact), "1"),
         Attribute::CompressedWriteback => (switch(value).map(Setting::CompressedWriteback), "0 or 1"),
         Attribute::Disksize => (size(value).map(Setting::Disksize), "bytes, or a size such as 512M"),
+        Attribute::FreshEnabled => (switch(value).map(Setting::FreshEnabled), "0 or 1"),
         Attribute::Idle => (idle(value).map(Setting::Idle), "all, or an age in seconds"),
         Attribute::MemLimit => {
             (size(value).map(Setting::MemLimit), "bytes, or a size such as 512M; 0: no limit")
@@ -170,6 +174,7 @@ fn setting(attribute: Attribute, value: &str) -> Result<Setting, RequestError> {
         | Attribute::BdStat
         | Attribute::BlockState
         | Attribute::DebugStat
+        | Attribute::FreshStat
         | Attribute::Initstate
         | Attribute::IoStat
         | Attribute::MmStat => return Err(RequestError::ReadOnly(attribute.name())),

@@ -58,6 +58,13 @@ pub(super) fn debug_stat(disk: &Volume, out: &mut dyn Write) -> io::Result<()> {
     columns(out, &[get(&disk.counts().writestall), 0])
 }
 
+/// Bytes of pages that are not compressed yet, and the most that there may be now; pages that were compressed some time
+/// after they were written, so far. Not zram's.
+pub(super) fn fresh_stat(disk: &Volume, out: &mut dyn Write) -> io::Result<()> {
+    let store = disk.store();
+    columns(out, &[store.fresh_bytes(), store.most_fresh(), store.stats().settled_pages])
+}
+
 /// A line for each page: its number, when it was used last (seconds since the system was booted), and its flags.
 /// `dense`: the compressors that recompress. What the disk does meanwhile may be seen or not.
 pub(super) fn block_state(disk: &Volume, dense: &[Compressor], out: &mut dyn Write) -> io::Result<()> {

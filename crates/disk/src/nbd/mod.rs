@@ -5,6 +5,7 @@
 //! [`HANDSHAKE`], however slowly it goes on, is hung up on. One thread reads and writes a client's socket.
 //! Source of the protocol: `doc/proto.md` of github.com/NetworkBlockDevice/nbd.
 
+mod buffers;
 mod handshake;
 pub mod tls;
 mod transmission;

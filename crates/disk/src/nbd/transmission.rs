@@ -7,17 +7,20 @@
 //! Guarantee: memory is bounded by one payload and the replies held back, whatever the client sends or does not read.
 //! After an error that leaves unclear where the next request begins the connection ends.
 
+use super::buffers::{Input, Replies};
 use super::handshake::{Agreed, Framing};
 use super::wire::{
     CONTEXT_ID, Error, Fields, HOLE_OF_ZEROS, REPLY_CHUNK, REPLY_EXTENDED, REPLY_SIMPLE, REQUEST,
     REQUEST_EXTENDED, chunk, command, flag,
 };
 use crate::face::{Disk, DiskError, Extent, ExtentKind};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 
 /// Bytes of a request's or a reply's data.
 pub const MOST_PAYLOAD: u32 = 32 << 20;
-/// Bytes read of the socket at once, and replies held back while more requests are there.
+/// Bytes read of the socket at once.
+const INPUT: usize = 512 << 10;
+/// Bytes of replies held back while more requests are there, and of memory kept for them.
 const BUFFER: usize = 256 << 10;
 /// Pieces, and bytes of the disk, that one reply to BLOCK_STATUS tells of.
 const MOST_PIECES: usize = 4096;
@@ -82,9 +85,10 @@ struct Session<'a, D: Disk, S> {
     disk: &'a D,
     worker: D::Worker,
     agreed: Agreed,
-    stream: BufReader<S>,
+    stream: Input<S>,
     /// Not yet sent.
-    replies: Vec<u8>,
+    replies: Replies,
+    /// Data that the input has no room for.
     payload: Vec<u8>,
 }
 
@@ -93,8 +97,8 @@ struct Session<'a, D: Disk, S> {
 /// # Errors
 /// The stream's; `InvalidData` for what is no request.
 pub fn serve<D: Disk>(disk: &D, agreed: Agreed, stream: impl Read + Write) -> io::Result<()> {
-    let stream = BufReader::with_capacity(BUFFER, stream);
-    let (worker, replies, payload) = (disk.worker(), Vec::new(), Vec::new());
+    let stream = Input::new(stream, INPUT);
+    let (worker, replies, payload) = (disk.worker(), Replies::default(), Vec::new());
     let mut session = Session { disk, worker, agreed, stream, replies, payload };
     while let Some(request) = session.next()? {
         if request.kind == command::DISCONNECT {
@@ -111,9 +115,8 @@ fn invalid(what: &'static str) -> io::Error {
 
 impl<D: Disk, S: Read + Write> Session<'_, D, S> {
     fn send(&mut self) -> io::Result<()> {
-        self.stream.get_mut().write_all(&self.replies)?;
-        self.replies.clear();
-        self.replies.shrink_to(BUFFER);
+        self.stream.get_mut().write_all(self.replies.as_slice())?;
+        self.replies.clear(BUFFER);
         Ok(())
     }
 
@@ -123,12 +126,12 @@ impl<D: Disk, S: Read + Write> Session<'_, D, S> {
         if self.stream.buffer().len() < size || self.replies.len() >= BUFFER {
             self.send()?;
         }
-        if self.stream.fill_buf()?.is_empty() {
+        if !self.stream.wait_for(size)? {
             return Ok(None);
         }
-        let mut header = [0; 32];
-        self.stream.read_exact(&mut header[..size])?;
-        Request::parse(&header[..size], self.agreed.framing).map(Some).ok_or_else(|| invalid("no request"))
+        let request = Request::parse(&self.stream.buffer()[..size], self.agreed.framing);
+        self.stream.consume(size);
+        request.map(Some).ok_or_else(|| invalid("no request"))
     }
 
     /// Serves a request whose header was read.
@@ -141,13 +144,16 @@ impl<D: Disk, S: Read + Write> Session<'_, D, S> {
         // It is at most 32 MiB.
         #[allow(clippy::cast_possible_truncation)]
         let payload = if has_payload { request.len as usize } else { 0 };
-        if self.stream.buffer().len() < payload {
+        if !self.stream.has_room(payload) {
             self.payload.resize(payload, 0);
             self.stream.read_exact(&mut self.payload)?;
             let done = self.carry_out(request, false);
             self.payload.clear();
             self.payload.shrink_to(BUFFER);
             return done;
+        }
+        if payload > 0 && !self.stream.wait_for(payload)? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let done = self.carry_out(request, true);
         self.stream.consume(payload);
@@ -226,11 +232,10 @@ impl<D: Disk, S: Read + Write> Session<'_, D, S> {
             self.head(request, chunk::OFFSET_DATA, 8 + request.len);
             self.replies.extend(request.offset.to_be_bytes());
         }
-        let data = self.replies.len();
         // It is at most 32 MiB.
         #[allow(clippy::cast_possible_truncation)]
-        self.replies.resize(data + request.len as usize, 0);
-        let read = self.disk.read(request.offset, &mut self.replies[data..], &mut self.worker);
+        let data = self.replies.grow(request.len as usize);
+        let read = self.disk.read(request.offset, data, &mut self.worker);
         if read.is_err() {
             self.replies.truncate(begin);
         }

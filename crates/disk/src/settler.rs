@@ -1,0 +1,168 @@
+//! The settler: pages that were just written lie in memory as they are, and are compressed once they are left alone.
+//!
+//! What a write or a read costs then is a copy. How many bytes may lie so is looked at four times a second: an eighth
+//! of `mem_limit`, of a shared budget and of the memory that is to be had, whichever is least; none while others need
+//! the memory, or the budget is full. A page that was not used from one sweep to the next is compressed, after one to
+//! two seconds; any page is while most of the bound is taken.
+//!
+//! Price: a thread, that much memory for a time, and a copy for each page that is not written anew. Where others want
+//! the processor it rests. Guarantee: that of [`ramfold::Store::settle_fresh`]; without a bound all is as if there were
+//! no settler.
+
+use ramfold::{Store, Which};
+use ramfold_budget::member::Member;
+use ramfold_budget::pressure::{Pressure, available};
+use ramfold_budget::recompress::Manners;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// One part in so many of what there is may be fresh.
+const SHARE: u64 = 8;
+/// Between two looks at how much that is.
+const LOOK: Duration = Duration::from_millis(250);
+/// Between the beginnings of two sweeps.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Pages in a piece of work, and how long it goes on before it looks again.
+const PIECE: usize = 8;
+const TURN: Duration = Duration::from_millis(20);
+
+/// What bounds the fresh pages of a disk.
+#[derive(Debug)]
+pub(crate) struct Bounds {
+    pub(crate) is_enabled: AtomicBool,
+    /// Bytes; 0: no limit.
+    pub(crate) mem_limit: AtomicU64,
+    /// That of a budget with others in it.
+    pub(crate) shared_limit: Option<u64>,
+}
+
+/// Compresses all that is fresh.
+pub(crate) fn settle_all(store: &Store) {
+    while store.fresh_bytes() > 0 && store.settle_fresh(PIECE, Which::All).pages > 0 {}
+}
+
+impl Bounds {
+    /// Sets whether pages become fresh. Those that are stay until they are settled.
+    pub(crate) fn enable(&self, it: bool, store: &Store) {
+        self.is_enabled.store(it, Relaxed);
+        if !it {
+            store.set_most_fresh(0);
+        }
+    }
+
+    /// The most bytes that may be fresh now, of so many that are to be had.
+    fn most(&self, member: &Member, available: Option<u64>, is_pressed: bool) -> u64 {
+        let is_full = member.is_shared() && member.is_pressed(0);
+        if !self.is_enabled.load(Relaxed) || is_pressed || is_full {
+            return 0;
+        }
+        let own = Some(self.mem_limit.load(Relaxed)).filter(|limit| *limit > 0);
+        let free = available.map(|bytes| bytes + member.store().fresh_bytes());
+        [own, self.shared_limit, free].into_iter().flatten().min().unwrap_or(0) / SHARE
+    }
+}
+
+/// The settler's thread, which ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Settler {
+    bell: Arc<Bell>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Bell {
+    is_closing: Mutex<bool>,
+    rung: Condvar,
+}
+
+impl Bell {
+    /// Waits so long. True if the settler is to end.
+    fn wait(&self, most: Duration) -> bool {
+        let is_closing = self.is_closing.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.rung.wait_timeout_while(is_closing, most, |is_closing| !*is_closing);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+impl Settler {
+    /// Starts it for the pages of a member.
+    pub(crate) fn start(member: Arc<Member>, bounds: Arc<Bounds>) -> io::Result<Self> {
+        let bell = Arc::<Bell>::default();
+        let mut work = Work::new();
+        work.look(&member, &bounds);
+        let heard = Arc::clone(&bell);
+        let thread = std::thread::Builder::new().name("ramfold-settler".to_owned());
+        let thread = thread.spawn(move || {
+            let mut pause = LOOK;
+            while !heard.wait(pause) {
+                work.look(&member, &bounds);
+                pause = work.turn(member.store());
+            }
+        })?;
+        Ok(Self { bell, thread: Some(thread) })
+    }
+}
+
+impl Drop for Settler {
+    fn drop(&mut self) {
+        *self.bell.is_closing.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.bell.rung.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread remembers.
+struct Work {
+    pressure: Pressure,
+    next_look: Instant,
+    next_sweep: Instant,
+    manners: Manners,
+}
+
+impl Work {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { pressure: Pressure::new(), next_look: now, next_sweep: now, manners: Manners::default() }
+    }
+
+    /// Sets the bound, if it is time to look.
+    fn look(&mut self, member: &Member, bounds: &Bounds) {
+        let now = Instant::now();
+        if now < self.next_look {
+            return;
+        }
+        self.next_look = now + LOOK;
+        self.pressure.allowed(0, now);
+        member.store().set_most_fresh(bounds.most(member, available(), self.pressure.is_felt()));
+    }
+
+    /// Compresses what is to be compressed now, or a part of it. Returns how long to wait then.
+    fn turn(&mut self, store: &Store) -> Duration {
+        let begun = Instant::now();
+        while begun.elapsed() < TURN {
+            let which = if is_crowded(store) { Which::All } else { Which::Idle };
+            if which == Which::Idle && Instant::now() < self.next_sweep {
+                return self.next_sweep.saturating_duration_since(begun).min(LOOK);
+            }
+            let (settled, rest) = self.manners.piece(|| store.settle_fresh(PIECE, which));
+            if settled.swept && which == Which::Idle {
+                self.next_sweep = begun + SWEEP;
+            }
+            if rest > 0 {
+                return Duration::from_nanos(rest);
+            }
+        }
+        Duration::ZERO
+    }
+}
+
+/// More than three quarters of what may be fresh is.
+fn is_crowded(store: &Store) -> bool {
+    let fresh = store.fresh_bytes();
+    fresh > 0 && fresh > store.most_fresh() / 4 * 3
+}

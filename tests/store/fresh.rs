@@ -1,0 +1,190 @@
+//! Fresh pages: kept as they are for now, compressed later, and never in the way of others.
+
+use crate::doubles::{Bench, FaultyZpool, MemoryTier, page, small_page};
+use ramfold::{Config, Key, PAGE_SIZE, PoolId, PoolKind, Store, Which};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn bench(pool_pages: u64, fresh_pages: u64, tier: Option<Arc<MemoryTier>>) -> (Bench, PoolId) {
+    let config = Config { max_pool_bytes: pool_pages * PAGE, shrink_inline: false, ..Config::default() };
+    let bench = Bench::new(&config, tier.map(|tier| tier as _));
+    bench.store.set_most_fresh(fresh_pages * PAGE);
+    let pool = bench.store.create_pool(PoolKind::Persistent, None);
+    (bench, pool)
+}
+
+fn settle_all(store: &Store) -> u64 {
+    std::iter::repeat_with(|| store.settle_fresh(7, Which::All).pages).take_while(|pages| *pages > 0).sum()
+}
+
+#[test]
+fn a_page_is_compressed_when_it_was_left_alone_from_one_sweep_to_the_next() {
+    let (mut bench, pool) = bench(1 << 16, 1 << 10, None);
+    (0..100).for_each(|index| bench.put(pool, index, &small_page(index)).unwrap());
+    assert_eq!((bench.stat("fresh_pages"), bench.stat("stored_incompressible_pages")), (100, 0));
+    assert_eq!((bench.store.fresh_bytes(), bench.stat("compr_data_size")), (100 * PAGE, 100 * PAGE));
+    let sweep = |bench: &Bench| bench.store.settle_fresh(1000, Which::Idle);
+    let first = sweep(&bench);
+    assert_eq!((first.pages, first.swept), (0, true), "seen for the first time");
+    assert_eq!(bench.get(pool, 5).unwrap(), small_page(5));
+    bench.put(pool, 6, &small_page(1000)).unwrap();
+    assert_eq!(sweep(&bench).pages, 98, "two were used meanwhile");
+    assert_eq!((bench.stat("fresh_pages"), bench.stat("settled_pages")), (2, 98));
+    assert_eq!(sweep(&bench).pages, 2, "5 was seen by the sweep that came after its load");
+    assert!(bench.stat("compr_data_size") < 10 * PAGE && bench.store.fresh_bytes() == 0);
+    for index in 0..100 {
+        let number = if index == 6 { 1000 } else { index };
+        assert_eq!(bench.get(pool, index).unwrap(), small_page(number));
+    }
+    bench.store.check();
+}
+
+#[test]
+fn a_fresh_page_is_stored_anew_in_its_place() {
+    let zpool = FaultyZpool::new("zsmalloc");
+    let codec = Arc::from(ramfold::codec::by_name("lz4").unwrap());
+    let mut bench = Bench::over(Store::from_parts(&Config::default(), codec, zpool.clone(), None));
+    bench.store.set_most_fresh(1 << 20);
+    let pool = bench.store.create_pool(PoolKind::Persistent, None);
+    bench.put(pool, 1, &page(1)).unwrap();
+    // A zpool without memory refuses nothing that needs none.
+    zpool.no_memory.one_in.store(1, Relaxed);
+    for number in [2, 3, 5, 4, 7] {
+        if number != 4 {
+            bench.put(pool, 1, &page(number)).unwrap();
+            assert_eq!(bench.get(pool, 1).unwrap(), page(number));
+        }
+    }
+    assert_eq!((zpool.live(), bench.stat("stores")), (1, 5));
+    bench.put(pool, 1, &page(4)).unwrap();
+    assert_eq!((zpool.live(), bench.stat("fresh_pages"), bench.stat("same_filled_pages")), (0, 0, 1));
+    bench.store.check();
+}
+
+#[test]
+fn after_settling_a_store_is_as_small_as_one_without_fresh_pages() {
+    let sizes = [0, 1 << 20].map(|fresh_pages| {
+        let (mut bench, pool) = bench(1 << 20, fresh_pages, None);
+        for index in 0..3000 {
+            // One in three is a duplicate, of small pages and of such as do not compress.
+            let number = if index % 3 == 0 { index % 40 } else { index };
+            bench.put(pool, index, &page(number)).unwrap();
+        }
+        settle_all(&bench.store);
+        bench.store.compact();
+        for index in 0..3000 {
+            let number = if index % 3 == 0 { index % 40 } else { index };
+            assert_eq!(bench.get(pool, index).unwrap(), page(number));
+        }
+        bench.store.check();
+        let stats = bench.store.stats();
+        assert_eq!(stats.fresh_pages, 0);
+        assert_eq!((stats.same_filled_pages, stats.stored_pages), (750, 3000));
+        [stats.compr_data_size, stats.pool_total_size, 3000 - stats.duplicate_pages]
+    });
+    // Which duplicates are found is a matter of the order.
+    assert!(
+        sizes[1].iter().zip(sizes[0]).all(|(with, without)| *with <= without + without / 50),
+        "{sizes:?}"
+    );
+    assert!(sizes[1][2] < 2400, "duplicates are found");
+}
+
+#[test]
+fn what_is_fresh_is_not_in_the_way_of_a_store() {
+    let stored = [0, 12].map(|fresh_pages| {
+        let (mut bench, pool) = bench(100, fresh_pages, None);
+        let mut stored = 0;
+        while bench.put(pool, stored, &small_page(stored)).is_ok() {
+            assert!(bench.store.pool_bytes() <= 100 * PAGE);
+            stored += 1;
+        }
+        assert_eq!(bench.stat("fresh_pages"), 0, "all were compressed before one was refused");
+        assert_eq!(bench.stat("settled_pages"), fresh_pages);
+        (0..stored).for_each(|index| assert_eq!(bench.get(pool, index).unwrap(), small_page(index)));
+        stored
+    });
+    assert!(stored[1] >= stored[0] && stored[0] > 1000, "{stored:?}");
+}
+
+#[test]
+fn fresh_pages_stay_within_their_bound_and_under_the_accept_threshold() {
+    let (mut bench, pool) = bench(100, 30, None);
+    (0..50).for_each(|index| bench.put(pool, index, &small_page(index)).unwrap());
+    assert_eq!(bench.stat("fresh_pages"), 30);
+    bench.store.set_most_fresh(1000 * PAGE);
+    (50..200).for_each(|index| bench.put(pool, index, &small_page(index)).unwrap());
+    let held = bench.store.pool_bytes();
+    let fresh = bench.stat("fresh_pages");
+    assert!(fresh >= 45 && held <= 84 * PAGE, "{fresh}, {held}: the last block is kept free");
+    // None becomes fresh, those that are stay.
+    bench.store.set_most_fresh(0);
+    let fresh = bench.stat("fresh_pages");
+    bench.put(pool, 500, &small_page(500)).unwrap();
+    assert_eq!(bench.stat("fresh_pages"), fresh);
+    assert_eq!(settle_all(&bench.store), fresh);
+}
+
+#[test]
+fn writeback_writes_what_was_compressed() {
+    let tier = Arc::new(MemoryTier::default());
+    let (mut bench, pool) = bench(200, 100, Some(tier.clone()));
+    (0..100).for_each(|index| bench.put(pool, index, &small_page(index)).unwrap());
+    assert_eq!(bench.stat("fresh_pages"), 100);
+    bench.store.reclaim(50 * PAGE);
+    assert_eq!((tier.len(), bench.stat("written_back_pages")), (0, 0), "to compress was enough");
+    bench.store.reclaim(50 * PAGE);
+    assert_eq!((tier.len(), bench.stat("fresh_pages")), (100, 0));
+    let written = bench.stat("writeback_bytes");
+    assert!(written < 100 * 400, "{written} bytes for pages of some 200");
+    (0..100).for_each(|index| assert_eq!(bench.get(pool, index).unwrap(), small_page(index)));
+    bench.store.check();
+}
+
+#[test]
+fn a_limit_that_falls_is_kept_by_compressing() {
+    let (mut bench, pool) = bench(1000, 500, None);
+    (0..400).for_each(|index| bench.put(pool, index, &small_page(index)).unwrap());
+    assert!(bench.store.pool_bytes() >= 400 * PAGE);
+    bench.store.set_max_pool_bytes(100 * PAGE);
+    bench.shrink();
+    assert!(bench.store.pool_bytes() <= 84 * PAGE, "{}", bench.store.pool_bytes());
+    (0..400).for_each(|index| assert_eq!(bench.get(pool, index).unwrap(), small_page(index)));
+}
+
+#[test]
+fn a_page_that_is_loaded_twice_between_two_sweeps_becomes_fresh() {
+    let (mut bench, pool) = bench(1000, 0, None);
+    (0..20).for_each(|index| bench.put(pool, index, &small_page(index)).unwrap());
+    bench.store.set_most_fresh(100 * PAGE);
+    (0..20).for_each(|index| assert_eq!(bench.get(pool, index).unwrap(), small_page(index)));
+    assert!(bench.store.settle_fresh(1, Which::Idle).swept);
+    (0..20).for_each(|index| assert_eq!(bench.get(pool, index).unwrap(), small_page(index)));
+    assert_eq!(bench.stat("fresh_pages"), 0, "once each time");
+    (0..10).for_each(|index| assert_eq!(bench.get(pool, index).unwrap(), small_page(index)));
+    assert_eq!((bench.stat("fresh_pages"), bench.stat("stores")), (10, 20));
+    (0..20).for_each(|index| assert_eq!(bench.get(pool, index).unwrap(), small_page(index)));
+    settle_all(&bench.store);
+    (0..20).for_each(|index| assert_eq!(bench.get(pool, index).unwrap(), small_page(index)));
+    bench.store.check();
+}
+
+#[test]
+fn a_page_that_is_damaged_while_it_is_fresh_is_told() {
+    let zpool = FaultyZpool::new("zsmalloc");
+    let codec = Arc::from(ramfold::codec::by_name("lz4").unwrap());
+    let mut bench = Bench::over(Store::from_parts(&Config::default(), codec, zpool.clone(), None));
+    bench.store.set_most_fresh(1 << 20);
+    let pool = bench.store.create_pool(PoolKind::Persistent, None);
+    (0..2).for_each(|index| bench.put(pool, index, &small_page(index)).unwrap());
+    zpool.damage.nth.store(1, Relaxed);
+    assert!(bench.get(pool, 0).is_err(), "by a load");
+    zpool.damage.nth.store(1, Relaxed);
+    bench.store.settle_fresh(1, Which::All);
+    assert_eq!(bench.stat("stored_pages"), 2, "by a sweep it is not compressed");
+    assert!([0, 1].iter().all(|index| bench.get(pool, *index).unwrap() == small_page(*index)));
+    assert!(bench.store.invalidate(Key { pool, object: 0, index: 0 }));
+    bench.store.check();
+}
