@@ -33,8 +33,8 @@ const COLUMNS: &[(Attribute, &[&str])] = &[
 /// Reads or writes an attribute of a disk or a mount that runs; a disk's by zram's names and in zram's formats.
 ///
 /// Of a disk are read: backing_dev, bd_stat, block_state, debug_stat, initstate, io_stat, mm_stat. Read and written:
-/// comp_algorithm, compressed_writeback, disksize (after a reset), mem_limit, recomp_algorithm, shrinker_enabled,
-/// writeback_batch_size, writeback_limit, writeback_limit_enable. Written: algorithm_params, compact, idle,
+/// algorithm_params, comp_algorithm, compressed_writeback, disksize (after a reset), mem_limit, recomp_algorithm,
+/// shrinker_enabled, writeback_batch_size, writeback_limit, writeback_limit_enable. Written: compact, idle,
 /// mem_used_max, recompress, reset, writeback. Of a mount is read: stat. Read and written: compressor,
 /// max_compression_ratio, memlimit, shrinker_enabled. Written: compact. Of a server of several disks (disk --config) is
 /// read: disks (name, bytes, URI). Written: hot_add, with the options of ramfold disk as words (size=1G unix=PATH

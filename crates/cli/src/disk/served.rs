@@ -45,6 +45,7 @@ impl Served {
             steady::hold();
         }
         let volume = Arc::new(Volume::open_in(settings, place).map_err(|error| failed(&error))?);
+        let attributes = options.attributes(&volume)?;
         let kept = image.map(|image| Kept::restore(image, &volume, options)).transpose()?;
         let name = socket.as_ref().map_or(NAME, |socket| socket.name()).to_owned();
         volume.set_name(&name);
@@ -53,7 +54,7 @@ impl Served {
             doors,
             is_served: false,
             control: None,
-            attributes: options.attributes(&volume),
+            attributes,
             name,
             socket,
             kept,
