@@ -188,10 +188,11 @@ impl Objects {
         self.zpools.iter().map(|zpool| zpool.total_pages() as u64 * PAGE_SIZE as u64).sum()
     }
 
-    /// Bytes of the tables of zpools, tiers and shared objects.
+    /// Bytes of the tables of codecs, zpools, tiers and shared objects.
     pub(crate) fn meta_bytes(&self) -> usize {
+        let codecs: usize = self.codecs.iter().map(Codec::meta_bytes).sum();
         let zpools: usize = self.zpools.iter().map(Zpool::meta_bytes).sum();
         let tiers: usize = self.tiers.iter().map(Tier::meta_bytes).sum();
-        zpools + tiers + self.shared.meta_bytes()
+        codecs + zpools + tiers + self.shared.meta_bytes()
     }
 }

@@ -6,22 +6,63 @@ pub mod nbd;
 pub mod virtio;
 
 use ramfold::PAGE_SIZE;
-use ramfold::codec::{self, Codec, Scratch};
+use ramfold::codec::{self, Codec, Dictionary, Scratch, Zstd};
 use ramfold::tier::file::{EXTENT_BYTES, LocalExtents};
 use ramfold::tier::{FileTier, ReadError, Slot, Tier};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::{LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
-/// One of each codec with a scratch that lives through all inputs, as a thread's does.
+/// One of each codec, and zstd with dictionaries, with a scratch that lives through all inputs, as a thread's does.
 static CODECS: LazyLock<Mutex<Vec<(Box<dyn Codec>, Scratch)>>> = LazyLock::new(|| {
-    let made = codec::NAMES.iter().map(|name| {
-        let codec = codec::by_name(name).expect("a name of NAMES");
+    let named = codec::NAMES.iter().map(|name| codec::by_name(name).expect("a name of NAMES"));
+    let with = |level, bytes: Vec<u8>| {
+        let dictionary = Arc::new(Dictionary::new(bytes).expect("a dictionary"));
+        Box::new(Zstd::with_dictionary(level, dictionary).expect("a dictionary")) as Box<dyn Codec>
+    };
+    let made = named.chain([with(3, trained()), with(9, trained()), with(1, page_of(b"any bytes").to_vec())]);
+    let with_scratch = |codec: Box<dyn Codec>| {
         let scratch = codec.scratch();
         (codec, scratch)
-    });
-    Mutex::new(made.collect())
+    };
+    Mutex::new(made.map(with_scratch).collect())
 });
+
+/// A dictionary of pages that have much in common.
+fn trained() -> Vec<u8> {
+    let pages: Vec<_> = (0..64u8)
+        .map(|number| {
+            let mut page = page_of(b"a page that the others are like");
+            page.rotate_left(usize::from(number) * 61);
+            page[..64].fill(number);
+            page
+        })
+        .collect();
+    codec::train(&pages, 4096).expect("they have")
+}
+
+/// Takes `data` for a dictionary, and changes by it for one that was trained. What is taken has to give back pages, and
+/// survive `data` as a page.
+pub fn dictionary(data: &[u8]) {
+    let mut changed = trained();
+    for edit in data.as_chunks::<3>().0 {
+        let at = usize::from(u16::from_le_bytes([edit[0], edit[1]])) % changed.len();
+        changed[at] ^= edit[2];
+    }
+    for bytes in [data.to_vec(), changed] {
+        let Ok(dictionary) = Dictionary::new(bytes).map(Arc::new) else { continue };
+        for level in [-1, 3, 9] {
+            let Ok(codec) = Zstd::with_dictionary(level, Arc::clone(&dictionary)) else { continue };
+            let scratch = &mut codec.scratch();
+            let (mut packed, mut again) = ([0; ROOM], [0; PAGE_SIZE]);
+            let page = page_of(&data[..data.len().min(16)]);
+            let length = codec.compress(scratch, &page, &mut packed).expect("room for any page");
+            codec.decompress(scratch, &packed[..length], &mut again).expect("what was just compressed");
+            assert!(page == again);
+            restore(&codec, scratch, data);
+        }
+    }
+}
 
 /// Gives every codec `data`, and a page it made itself of the first bytes of `data` with changes by the rest.
 pub fn decompress(data: &[u8]) {

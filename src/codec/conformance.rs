@@ -1,10 +1,10 @@
 //! What every codec must do, run by each implementation through [`codec_suite`].
 
-use super::{Codec, CompressError};
+use super::{Codec, CompressError, Dictionary, train};
 use crate::page::{PAGE_SIZE, Page};
 use proptest::prelude::*;
 use std::cell::RefCell;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 
 /// Any codec's output for any page fits: a page and what the format adds to bytes it cannot pack.
 const ROOM: usize = PAGE_SIZE + 128;
@@ -65,6 +65,19 @@ pub(super) fn pages() -> Vec<Page> {
         ramp,
         far,
     ]
+}
+
+/// Trained from pages of the small vocabulary.
+pub(super) fn dictionary() -> Arc<Dictionary> {
+    let pages: Vec<Page> = (0..64)
+        .map(|turn| {
+            let mut page = text_page();
+            page.rotate_left(turn * 61);
+            page[..16].copy_from_slice(&random_page(turn as u64 + 1)[..16]);
+            page
+        })
+        .collect();
+    Arc::new(Dictionary::new(train(&pages, 4096).unwrap()).unwrap())
 }
 
 /// Made of runs, copies of what was before and random bytes: what a proptest finds corners with.

@@ -9,6 +9,7 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::c_void;
+use zstd_safe::zstd_sys::ZSTD_customMem;
 
 /// Bytes before a block, and the alignment of both.
 const HEADER: usize = 16;
@@ -47,6 +48,20 @@ pub(super) unsafe extern "C" fn free(block: *mut c_void) {
         let size = base.cast::<usize>().read();
         dealloc(base, Layout::from_size_align_unchecked(size + HEADER, HEADER));
     }
+}
+
+extern "C" fn allocate(_: *mut c_void, size: usize) -> *mut c_void {
+    malloc(size)
+}
+
+unsafe extern "C" fn release(_: *mut c_void, block: *mut c_void) {
+    // SAFETY: zstd gives back, once, what `allocate` gave it.
+    unsafe { free(block) }
+}
+
+/// The pair as zstd takes it.
+pub(super) fn for_zstd() -> ZSTD_customMem {
+    ZSTD_customMem { customAlloc: Some(allocate), customFree: Some(release), opaque: std::ptr::null_mut() }
 }
 
 #[cfg(test)]

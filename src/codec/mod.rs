@@ -5,6 +5,7 @@
 //! `zcomp_params` and `zcomp_ctx`), so one codec serves any number of threads without a lock.
 
 mod deflate;
+mod dictionary;
 mod heap;
 mod lz4;
 mod lz4hc;
@@ -16,6 +17,7 @@ mod zstd;
 mod conformance;
 
 pub use deflate::Deflate;
+pub use dictionary::{Dictionary, DictionaryError, MOST_DICTIONARY, NotTrained, train};
 pub use lz4::Lz4;
 pub use lz4hc::Lz4Hc;
 pub use lzo::Lzo;
@@ -25,6 +27,7 @@ pub use zstd::Zstd;
 use crate::page::Page;
 use std::any::Any;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 /// One thread's working memory for one codec. Made by [`Codec::scratch`], of use only to the codec that made it.
 pub type Scratch = Box<dyn Any + Send>;
@@ -36,6 +39,16 @@ pub trait Codec: Send + Sync + Debug {
 
     /// The level, where the codec has levels.
     fn level(&self) -> Option<i32>;
+
+    /// The dictionary, where the codec has one: a page that it compressed is readable with that alone.
+    fn dictionary(&self) -> Option<&Arc<Dictionary>> {
+        None
+    }
+
+    /// Bytes of memory that the codec itself takes, beside what threads have.
+    fn meta_bytes(&self) -> usize {
+        0
+    }
 
     /// Working memory for one thread. May allocate some hundred kilobytes.
     fn scratch(&self) -> Scratch;

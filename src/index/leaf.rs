@@ -145,6 +145,10 @@ impl Leaf {
         self.dense |= 1 << bit;
     }
 
+    pub(crate) fn forget_dense(&mut self) {
+        self.dense = 0;
+    }
+
     /// Recompression can do nothing more for this entry.
     pub(crate) fn is_dense(&self, bit: u32) -> bool {
         self.dense >> bit & 1 != 0

@@ -223,6 +223,11 @@ impl Shard {
         };
     }
 
+    /// It may do more for all from now on.
+    pub(crate) fn forget_dense(&mut self) {
+        self.leaves.iter_mut().for_each(Leaf::forget_dense);
+    }
+
     /// Moves a leaf to the tail, if it is in the queue.
     pub(crate) fn rotate(&mut self, id: u32) {
         if self.leaves[id as usize].has_evictable() {

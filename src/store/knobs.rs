@@ -1,7 +1,11 @@
 //! Knobs: settings that change while the store runs.
 
+use super::look::Compressor;
 use super::{Store, named_codec, named_zpool};
+use crate::codec::Codec;
 use crate::config::{ConfigError, PoorPages};
+use crate::index::SHARDS;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Store {
@@ -19,15 +23,36 @@ impl Store {
     /// # Errors
     /// As [`Store::set_compressor`].
     pub fn set_recomp_algorithm(&self, name: Option<&str>) -> Result<(), ConfigError> {
-        let number = name.map(|name| self.codec_number(name)).transpose()?;
-        self.knobs.dense.store(number.map_or(0, |number| number + 1), Relaxed);
+        self.set_recompressor(name.map(|name| self.compressor(name)).transpose()?);
         Ok(())
+    }
+
+    /// The same, with a compressor of this store's. What another one made no smaller is tried again.
+    pub fn set_recompressor(&self, by: Option<Compressor>) {
+        let dense = by.map_or(0, |compressor| compressor.0 + 1);
+        if self.knobs.dense.swap(dense, Relaxed) != dense {
+            (0..SHARDS).for_each(|number| self.index.lock(number).forget_dense());
+        }
+    }
+
+    /// What the entries of this store call a codec of the caller's, which they can name from now on.
+    ///
+    /// # Errors
+    /// [`ConfigError::TooMany`].
+    pub fn add_codec(&self, codec: Arc<dyn Codec>) -> Result<Compressor, ConfigError> {
+        let identity =
+            |codec: &(dyn Codec + 'static)| (codec.name(), codec.level(), codec.dictionary().cloned());
+        self.objects.codecs.add(codec, identity).map(Compressor).ok_or(ConfigError::TooMany)
+    }
+
+    /// As [`Store::set_compressor`], with a compressor of this store's.
+    pub fn select_compressor(&self, compressor: Compressor) {
+        self.objects.codecs.select(compressor.0);
     }
 
     /// The number of a codec, which it is given if it has none.
     pub(super) fn codec_number(&self, name: &str) -> Result<usize, ConfigError> {
-        let codec = named_codec(name)?;
-        self.objects.codecs.add(codec, |codec| (codec.name(), codec.level())).ok_or(ConfigError::TooMany)
+        self.add_codec(named_codec(name)?).map(|compressor| compressor.0)
     }
 
     /// Chooses the zpool for new pages. Pages stored before stay where they are.

@@ -10,6 +10,7 @@
 //! one only if the entry still is the one that was read, and both give the same page.
 
 mod chosen;
+mod sample;
 
 use super::Store;
 use crate::entry::{Entry, State};
@@ -158,6 +159,7 @@ impl Store {
 mod tests {
     use super::*;
     use crate::{Config, PoolKind};
+    use std::sync::Arc;
 
     fn store(dense: Option<&str>) -> Store {
         let config = Config {
@@ -215,6 +217,66 @@ mod tests {
         for index in 0..200 {
             store.load(key(index), &mut back, &mut scratch).unwrap();
             assert!(back == page(if index == 6 { 1000 } else { index }), "page {index}");
+        }
+        store.check();
+    }
+
+    #[test]
+    fn another_compressor_tries_again_what_the_first_made_no_smaller() {
+        let store = store(Some("lz4hc:2"));
+        let pool = store.create_pool(PoolKind::Persistent, None);
+        let key = |index| Key { pool, object: 3, index };
+        let (mut scratch, mut sweep) = (store.scratch(), Sweep::default());
+        for index in 0..100 {
+            store.store(key(index), &page(index), &mut scratch).unwrap();
+        }
+        (0..3).for_each(|_| assert_eq!(sweep_all(&store, &mut sweep).pages, 0, "no gain in it"));
+        store.set_recomp_algorithm(Some("zstd:1")).unwrap();
+        assert_eq!(sweep_all(&store, &mut sweep).pages, 100);
+        store.check();
+    }
+
+    #[test]
+    fn a_dictionary_of_a_sample_makes_pages_denser() {
+        use crate::codec::{Dictionary, Zstd, train};
+        // Words of 64 bytes that pages have in common, some to a page.
+        let words = |number: u64| {
+            let mut text = page(number);
+            for (at, word) in text.as_chunks_mut::<64>().0.iter_mut().enumerate().skip(1) {
+                word.copy_from_slice(&page((number * 7 + at as u64 * 13) % 200)[..64]);
+            }
+            text
+        };
+        let store = store(Some("zstd:3"));
+        let pool = store.create_pool(PoolKind::Persistent, None);
+        let key = |index| Key { pool, object: 3, index };
+        let (mut scratch, mut sweep) = (store.scratch(), Sweep::default());
+        for index in 0..400 {
+            store.store(key(index), &words(index), &mut scratch).unwrap();
+        }
+        (0..2).for_each(|_| _ = sweep_all(&store, &mut sweep));
+        let mut sample = vec![[0; PAGE_SIZE]; 128];
+        for (index, page) in (0..).zip(&mut sample) {
+            assert!(store.sample_page(key(index * 2), page, &mut sweep));
+            assert!(*page == words(index * 2));
+        }
+        assert!(!store.sample_page(key(400), &mut [0; PAGE_SIZE], &mut sweep), "there is none");
+        assert_eq!(store.stats().loads, 0, "a look is no use");
+        let (before, meta) = (store.stats().compr_data_size, store.meta_bytes());
+        let dictionary = Arc::new(Dictionary::new(train(&sample, 32 << 10).unwrap()).unwrap());
+        let codec = || Arc::new(Zstd::with_dictionary(3, Arc::clone(&dictionary)).unwrap());
+        let by = store.add_codec(codec()).unwrap();
+        assert_eq!(store.add_codec(codec()), Ok(by), "the same once more");
+        assert_ne!(store.compressor("zstd:3"), Ok(by), "not the one without it");
+        assert!(store.meta_bytes() > meta + (32 << 10));
+        store.set_recompressor(Some(by));
+        assert_eq!((0..2).map(|_| sweep_all(&store, &mut sweep).pages).sum::<u64>(), 400);
+        let stats = store.stats();
+        assert!(stats.compr_data_size < before / 2, "{before} to {}", stats.compr_data_size);
+        let mut back = [0; PAGE_SIZE];
+        for index in 0..400 {
+            store.load(key(index), &mut back, &mut scratch).unwrap();
+            assert!(back == words(index), "page {index}");
         }
         store.check();
     }

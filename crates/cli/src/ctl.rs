@@ -34,8 +34,8 @@ const COLUMNS: &[(Attribute, &[&str])] = &[
 /// Reads or writes an attribute of a disk or a mount that runs; a disk's by zram's names and in zram's formats.
 ///
 /// Of a disk are read: backing_dev, bd_stat, block_state, debug_stat, fresh_stat, initstate, io_stat, mm_stat. Read and
-/// written: comp_algorithm, compressed_writeback, disksize (after a reset), fresh_enabled, mem_limit, recomp_algorithm,
-/// shrinker_enabled, writeback_batch_size, writeback_limit, writeback_limit_enable. Written: algorithm_params,
+/// written: algorithm_params, comp_algorithm, compressed_writeback, disksize (after a reset), fresh_enabled, mem_limit,
+/// recomp_algorithm, shrinker_enabled, writeback_batch_size, writeback_limit, writeback_limit_enable. Written:
 /// compact, idle, mem_used_max, recompress, reset, writeback. Of a mount are read: stat, directories (those with a limit
 /// of their own: limit, bytes, path). Read and written: compressor, max_compression_ratio, memlimit (written also:
 /// DIRECTORY SIZE, or DIRECTORY none), shrinker_enabled. Written: compact. Of a server of several disks (disk --config) is

@@ -21,6 +21,7 @@ use door::{Door, Protocol};
 use ramfold::tier::open_swap;
 use ramfold::{Config, PAGE_SIZE};
 use ramfold_disk::attributes::Attributes;
+use ramfold_disk::attributes::request::{Algorithm, Setting, Wish};
 use ramfold_disk::image::Image;
 use ramfold_disk::listen::{BindError, Listener};
 use ramfold_disk::nbd::tls::Certificates;
@@ -142,7 +143,11 @@ pub struct Options {
     pub comp_algorithm: String,
 
     /// Compressor for pages that stay for long, when the processor has time, or "none"
-    #[arg(long, value_name = "NAME[:LEVEL]|none", default_value = "zstd:1", value_parser = names::recompressor)]
+    ///
+    /// zstd can have a dictionary: zstd:9,dict=auto has the disk make one of its own pages when that pays;
+    /// zstd:9,dict=PATH takes that of a file, as zstd --train makes it.
+    #[arg(long, value_name = "NAME[:LEVEL][,dict=auto|PATH]|none", default_value = "zstd:1")]
+    #[arg(value_parser = names::recompressor_of_disk)]
     pub recomp_algorithm: String,
 
     /// Allocator of the compressed pages: zsmalloc, zbud or xvmalloc
@@ -218,7 +223,7 @@ impl Options {
         }
         let store = Config {
             compressor: self.comp_algorithm.clone(),
-            recomp_algorithm: Some(self.recomp_algorithm.clone()).filter(|name| name != "none"),
+            recomp_algorithm: self.recomp().0.map(str::to_owned),
             zpool: self.zpool.clone(),
             accept_threshold_percent: self.accept_threshold_percent,
             same_filled_pages_enabled: !self.no_same_filled,
@@ -228,9 +233,23 @@ impl Options {
         Ok(Settings { size, mem_limit: self.mem_limit, store, backing: None })
     }
 
-    fn attributes(&self, volume: &Arc<Volume>) -> Arc<Attributes> {
-        let recomp = Some(self.recomp_algorithm.as_str()).filter(|name| *name != "none");
-        Arc::new(Attributes::new(Arc::clone(volume), &self.comp_algorithm, recomp))
+    /// The compressor for pages that stay, and its dictionary.
+    fn recomp(&self) -> (Option<&str>, Option<&str>) {
+        let (name, dictionary) = names::apart(&self.recomp_algorithm);
+        (Some(name).filter(|name| *name != "none"), dictionary)
+    }
+
+    fn attributes(&self, volume: &Arc<Volume>) -> Result<Arc<Attributes>, Failure> {
+        let (recomp, dictionary) = self.recomp();
+        let attributes = Attributes::new(Arc::clone(volume), &self.comp_algorithm, recomp);
+        let setting = dictionary.map(|dictionary| Setting::AlgorithmParams {
+            algorithm: Algorithm::Priority(1),
+            level: None,
+            dictionary: Some(Wish::from(dictionary)),
+        });
+        let set = setting.map_or(Ok(()), |setting| attributes.set(setting));
+        set.map_err(|error| Failure::failed(format!("--recomp-algorithm: {error}")))?;
+        Ok(Arc::new(attributes))
     }
 
     /// Where pages go that leave memory: beside the image, if there is one.

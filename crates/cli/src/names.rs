@@ -10,6 +10,22 @@ pub fn recompressor(name: &str) -> Result<String, String> {
     if name == "none" { Ok(name.to_owned()) } else { compressor(name) }
 }
 
+/// The same, with a dictionary for zstd: `zstd:9,dict=auto`. What it names is looked for later.
+pub fn recompressor_of_disk(text: &str) -> Result<String, String> {
+    match apart(text) {
+        (name, Some("")) => Err(format!("{name}: which dictionary? (give dict=auto or dict=PATH)")),
+        (name, Some(_)) if name.split(':').next() != Some("zstd") => {
+            Err(format!("{name} has no dictionaries (give zstd, or no dict=)"))
+        }
+        (name, _) => recompressor(name).map(|_| text.to_owned()),
+    }
+}
+
+/// A compressor and its dictionary.
+pub fn apart(text: &str) -> (&str, Option<&str>) {
+    text.split_once(",dict=").map_or((text, None), |(name, dictionary)| (name, Some(dictionary)))
+}
+
 /// A zpool that exists.
 pub fn zpool(name: &str) -> Result<String, String> {
     let names = ramfold::zpool::NAMES;

@@ -6,13 +6,14 @@
 //! Lock order: `deeds`, then `state`, then the store's.
 //!
 //! What differs from zram: compressors and the limit of memory change at any time; pages go to the backing compressed
-//! in any case; what is shared by several pages is not compressed anew; there are no dictionaries; and the size of a
-//! disk that was reset is at most the one that it began with.
+//! in any case; what is shared by several pages is not compressed anew; a dictionary may be the disk's own; and the
+//! size of a disk that was reset is at most the one that it began with.
 
 mod chosen;
 mod compressors;
 pub mod request;
 mod statistics;
+mod trainer;
 
 use crate::backing::Backing;
 use crate::face::Disk;
@@ -20,10 +21,11 @@ use crate::settler::settle_all;
 use crate::volume::{LEAST_MEMORY, Volume};
 use compressors::Compressors;
 use ramfold_budget::control::{Answer, Answers, Refusal};
-use request::{Attribute, Request, Setting};
+use request::{Attribute, Request, Setting, Wish};
 use std::io::{self, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trainer::Trainer;
 
 /// zram's.
 const BATCH: usize = 32;
@@ -49,6 +51,15 @@ pub enum AttributeError {
     /// there is no such compressor
     #[error("{0}")]
     Compressor(String),
+    /// the file has no dictionary
+    #[error("{0}")]
+    Dictionary(String),
+    /// the compressor has no dictionaries
+    #[error("only zstd has dictionaries (set recomp_algorithm algo=zstd first)")]
+    NoDictionaries,
+    /// there can be no thread
+    #[error("there can be no thread that makes a dictionary")]
+    NoThread,
     /// no compressor was chosen there
     #[error("no compressor was chosen there (set recomp_algorithm first)")]
     NoAlgorithm,
@@ -82,7 +93,9 @@ pub struct Attributes {
     /// Held by who goes through the disk's pages, or gives or takes its size.
     deeds: Mutex<()>,
     /// Held for a look or a change.
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
+    /// From when the disk is to have a dictionary of its own.
+    trainer: Mutex<Option<Trainer>>,
 }
 
 /// What the attributes keep themselves.
@@ -100,7 +113,8 @@ impl Attributes {
     pub fn new(disk: Arc<Volume>, compressor: &str, recomp: Option<&str>) -> Self {
         let compressors = Compressors::new(compressor, recomp);
         let state = State { compressors, batch: BATCH, since: ramfold::Stats::default() };
-        Self { disk, deeds: Mutex::default(), state: Mutex::new(state) }
+        let state = Arc::new(Mutex::new(state));
+        Self { disk, deeds: Mutex::default(), state, trainer: Mutex::default() }
     }
 
     /// What is kept is whole at any moment, so a panic under the lock has spoilt nothing.
@@ -142,8 +156,8 @@ impl Attributes {
                 let dense = self.state().compressors.dense(disk.store());
                 statistics::block_state(disk, &dense, out)
             }
-            Attribute::AlgorithmParams
-            | Attribute::Compact
+            Attribute::AlgorithmParams => write!(out, "{}", self.state().compressors.show_params()),
+            Attribute::Compact
             | Attribute::Idle
             | Attribute::MemUsedMax
             | Attribute::Recompress
@@ -163,6 +177,9 @@ impl Attributes {
             Setting::Reset => self.reset(),
             Setting::Recompress(what) => {
                 let _alone = self.alone();
+                if matches!(self.state().compressors.own(), Some((_, None))) {
+                    trainer::make(disk, &self.state);
+                }
                 let by = self.state().compressors.of(disk.store(), &what.algorithm)?;
                 self.has_size().map(|()| {
                     settle_all(disk.store());
@@ -210,13 +227,29 @@ impl Attributes {
     }
 
     fn set_compressor(&self, setting: Setting) -> Result<(), AttributeError> {
-        let (store, compressors) = (self.disk.store(), &mut self.state().compressors);
+        let store = self.disk.store();
         match setting {
-            Setting::CompAlgorithm(name) => compressors.set_first(store, name),
-            Setting::RecompAlgorithm { name, priority } => compressors.set_other(store, priority, name),
-            Setting::AlgorithmParams { algorithm, level } => compressors.set_level(store, &algorithm, level),
+            Setting::CompAlgorithm(name) => self.state().compressors.set_first(store, &name),
+            Setting::RecompAlgorithm { name, priority } => {
+                self.state().compressors.set_other(store, priority, &name)
+            }
+            Setting::AlgorithmParams { algorithm, level, dictionary } => {
+                let is_own = dictionary == Some(Wish::Auto);
+                self.state().compressors.set_params(store, &algorithm, level, dictionary)?;
+                if is_own { self.start_trainer() } else { Ok(()) }
+            }
             _ => Ok(()),
         }
+    }
+
+    /// It looks on from now on, if it does not yet.
+    fn start_trainer(&self) -> Result<(), AttributeError> {
+        let mut trainer = self.trainer.lock().unwrap_or_else(PoisonError::into_inner);
+        if trainer.is_none() {
+            let started = Trainer::start(Arc::clone(&self.disk), Arc::clone(&self.state));
+            *trainer = Some(started.map_err(|_| AttributeError::NoThread)?);
+        }
+        Ok(())
     }
 
     fn reset(&self) -> Result<(), AttributeError> {

@@ -19,9 +19,14 @@ struct Fixture {
 impl Fixture {
     /// With a backing of so many bytes, or none.
     fn new(backing: Option<u64>) -> Self {
+        Self::of(PAGES, backing)
+    }
+
+    fn of(pages: u64, backing: Option<u64>) -> Self {
+        let size = pages * PAGE_SIZE as u64;
         let backing = backing.map(|bytes| (tempfile::tempfile_in("/var/tmp").unwrap(), bytes));
         let store = Config { compressor: "lz4".to_owned(), ..Config::default() };
-        let disk = Arc::new(Volume::open(Settings { size: SIZE, mem_limit: None, store, backing }).unwrap());
+        let disk = Arc::new(Volume::open(Settings { size, mem_limit: None, store, backing }).unwrap());
         Self { attributes: Attributes::new(Arc::clone(&disk), "lz4", None), disk }
     }
 
@@ -86,7 +91,23 @@ fn noise(seed: u64) -> Vec<u8> {
 
 /// A page in which zstd finds more than lz4.
 fn text(seed: u64) -> Vec<u8> {
-    random(seed).take(PAGE_SIZE).map(|byte| b"etaoinsh"[usize::from(byte % 8)]).collect()
+    letters(seed, PAGE_SIZE)
+}
+
+fn letters(seed: u64, len: usize) -> Vec<u8> {
+    random(seed).take(len).map(|byte| b"etaoinsh"[usize::from(byte % 8)]).collect()
+}
+
+/// A page of lines that other pages have too, and a word of its own.
+fn prose(seed: u64) -> Vec<u8> {
+    let mut choice = random(seed);
+    let mut page = seed.to_le_bytes().to_vec();
+    while page.len() < PAGE_SIZE {
+        let line = u64::from(choice.next().unwrap());
+        page.extend(letters(line, 48 + usize::try_from(line % 32).unwrap()));
+    }
+    page.truncate(PAGE_SIZE);
+    page
 }
 
 #[test]
@@ -311,4 +332,84 @@ fn everything_can_be_asked_for() {
             fixture.attributes.show(attribute, &mut Vec::new()).unwrap();
         }
     }
+}
+
+#[test]
+fn a_disk_makes_a_dictionary_of_its_own_when_that_pays() {
+    const MANY: u64 = 3000;
+    let fixture = Fixture::of(MANY, Some(64 << 20));
+    (0..MANY).for_each(|page| fixture.write(page, &prose(page)));
+    let used = || fixture.numbers("mm_stat")[1];
+    fixture.set("recomp_algorithm algo=zstd:3 priority=1");
+    fixture.set("recompress priority=1");
+    let plain = used();
+    fixture.set("algorithm_params priority=1 dict=auto");
+    let params = "priority=0 algo=lz4 level=1\npriority=1 algo=zstd level=3 dict=auto";
+    assert_eq!(fixture.show("algorithm_params"), format!("{params} dict_bytes=0 dict_made=0\n"));
+    fixture.set("recompress priority=1");
+    assert!(
+        fixture.show("algorithm_params").ends_with(" dict_made=1\n"),
+        "{}",
+        fixture.show("algorithm_params")
+    );
+    assert!(used() < plain / 2, "{plain} to {}", used());
+    assert!(fixture.flags().iter().all(|(_, flags)| flags.contains('r')));
+    let all = |from: u64| (from..MANY).all(|page| fixture.read(page) == prose(page));
+    assert!(all(0));
+    // What lies in the backing was made with it, and what is chosen later is another compressor.
+    fixture.set("idle all");
+    fixture.set("writeback page_indexes=0-1499");
+    assert_eq!(fixture.numbers("bd_stat")[0], 1500);
+    fixture.set("algorithm_params priority=1 level=9 dict=none");
+    fixture.set("recompress priority=1");
+    assert!(all(0));
+    fixture.set("algorithm_params priority=1 dict=auto");
+    assert!(fixture.show("algorithm_params").ends_with(" dict_made=1\n"), "it has the one that there is");
+    fixture.set("algorithm_params priority=0 level=1");
+    (0..10).for_each(|page| fixture.write(page, &noise(page)));
+    assert!(all(10) && (0..10).all(|page| fixture.read(page) == noise(page)));
+    fixture.set("reset 1");
+    fixture.set(&format!("disksize {}", MANY * PAGE_SIZE as u64));
+    (0..MANY).for_each(|page| fixture.write(page, &prose(page)));
+    fixture.set("recompress priority=1");
+    assert!(used() < plain / 2 && all(0));
+}
+
+#[test]
+fn a_dictionary_that_does_not_pay_is_not_made() {
+    let fixture = Fixture::new(None);
+    (0..PAGES).for_each(|page| fixture.write(page, &text(page)));
+    fixture.set("recomp_algorithm algo=zstd:3 priority=1");
+    fixture.set("algorithm_params priority=1 dict=auto");
+    fixture.set("recompress priority=1");
+    assert!(fixture.show("algorithm_params").ends_with(" dict_bytes=0 dict_made=0\n"));
+}
+
+#[test]
+fn a_dictionary_of_a_file_is_used_for_writes_and_for_recompression() {
+    let fixture = Fixture::new(None);
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("dict");
+    let lines: Vec<u8> = (0..256).flat_map(|line| letters(line, 80)).collect();
+    std::fs::write(&path, lines).unwrap();
+    let used = || fixture.numbers("mm_stat")[1];
+    let mut sizes = Vec::new();
+    for params in ["level=3".to_owned(), format!("dict={}", path.display()), "dict=none".to_owned()] {
+        fixture.set("comp_algorithm zstd:3");
+        fixture.set(&format!("algorithm_params priority=0 {params}"));
+        (0..PAGES).for_each(|page| fixture.write(page, &prose(page)));
+        assert!((0..PAGES).all(|page| fixture.read(page) == prose(page)));
+        sizes.push(used());
+    }
+    assert!(sizes[1] < sizes[0] / 2 && sizes[2] == sizes[0], "{sizes:?}");
+    fixture.set("recomp_algorithm algo=zstd:3 priority=2");
+    fixture.set(&format!("algorithm_params priority=2 dict={}", path.display()));
+    std::fs::remove_file(&path).unwrap();
+    fixture.set("recompress priority=2");
+    assert_eq!(used(), sizes[1]);
+    assert!((0..PAGES).all(|page| fixture.read(page) == prose(page)));
+    let error = fixture.try_set(&format!("algorithm_params priority=2 dict={}", path.display()));
+    assert!(matches!(error, Err(AttributeError::Dictionary(_))), "{error:?}");
+    fixture.set("recomp_algorithm algo=lzo priority=3");
+    assert_eq!(fixture.try_set("algorithm_params algo=lzo dict=auto"), Err(AttributeError::NoDictionaries));
 }

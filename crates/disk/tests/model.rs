@@ -3,20 +3,55 @@
 
 use proptest::prelude::*;
 use ramfold::{Config, PAGE_SIZE};
+use ramfold_disk::attributes::{self, Attributes};
 use ramfold_disk::face::{Disk, DiskError, Extent, ExtentKind};
 use ramfold_disk::volume::{LEAST_MEMORY, Settings, Volume};
 use std::fs::File;
+use std::sync::{Arc, LazyLock};
+use tempfile::TempDir;
 
 const PAGES: usize = 256;
 const SIZE: usize = PAGES * PAGE_SIZE;
 
 #[derive(Debug, Clone)]
 enum Request {
-    Write { at: usize, len: usize, seed: u64 },
-    Fill { at: usize, len: usize, byte: u8 },
-    Zero { at: usize, len: usize },
-    Discard { at: usize, len: usize },
-    Read { at: usize, len: usize },
+    Write {
+        at: usize,
+        len: usize,
+        seed: u64,
+    },
+    Fill {
+        at: usize,
+        len: usize,
+        byte: u8,
+    },
+    Zero {
+        at: usize,
+        len: usize,
+    },
+    Discard {
+        at: usize,
+        len: usize,
+    },
+    Read {
+        at: usize,
+        len: usize,
+    },
+    /// Lines that other pages have too.
+    Text {
+        at: usize,
+        len: usize,
+        seed: u64,
+    },
+    /// Compresses all pages anew, by the dictionary of this number.
+    Recompress {
+        dictionary: usize,
+    },
+    /// Writes pages back.
+    WriteBack {
+        first: usize,
+        end: usize,
+    },
 }
 
 fn range() -> impl Strategy<Value = (usize, usize)> {
@@ -32,6 +67,9 @@ fn request() -> impl Strategy<Value = Request> {
         range().prop_map(|(at, len)| Request::Zero { at, len }),
         range().prop_map(|(at, len)| Request::Discard { at, len }),
         range().prop_map(|(at, len)| Request::Read { at, len }),
+        (range(), any::<u64>()).prop_map(|((at, len), seed)| Request::Text { at, len, seed }),
+        (0..3_usize).prop_map(|dictionary| Request::Recompress { dictionary }),
+        (0..PAGES, 0..40_usize).prop_map(|(first, len)| Request::WriteBack { first, end: first + len }),
     ]
 }
 
@@ -46,13 +84,41 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     .collect()
 }
 
-fn disk(mem_limit: Option<u64>, backing: Option<(File, u64)>) -> Volume {
+/// Lines of a dozen.
+fn lines(seed: u64, len: usize) -> Vec<u8> {
+    let choice = noise(seed, len / 40 + 1);
+    choice.iter().flat_map(|line| noise(u64::from(line % 12), 40)).take(len).collect()
+}
+
+/// Two files of lines, the second with half of them, and none.
+static DICTIONARIES: LazyLock<(TempDir, [String; 3])> = LazyLock::new(|| {
+    let place = tempfile::tempdir().unwrap();
+    let file = |name: &str, lines: u64| {
+        let path = place.path().join(name);
+        std::fs::write(&path, (0..lines).flat_map(|line| noise(line, 40)).collect::<Vec<u8>>()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let names = [file("all", 12), file("half", 6), "none".to_owned()];
+    (place, names)
+});
+
+fn disk(mem_limit: Option<u64>, backing: Option<(File, u64)>) -> Arc<Volume> {
     let store = Config { accept_threshold_percent: 90, ..Config::default() };
-    Volume::open(Settings { size: SIZE as u64, mem_limit, store, backing }).unwrap()
+    Arc::new(Volume::open(Settings { size: SIZE as u64, mem_limit, store, backing }).unwrap())
+}
+
+/// Asks for something by the disk's attributes.
+fn set(disk: &Arc<Volume>, lines: &[&str]) {
+    let attributes = Attributes::new(Arc::clone(disk), "lz4", Some("zstd:3"));
+    for line in lines {
+        let asked = attributes::request::Request::parse(line.as_bytes());
+        let Ok(attributes::request::Request::Set(setting)) = asked else { panic!("{line}") };
+        attributes.set(setting).unwrap();
+    }
 }
 
 /// What a disk and its model have after a request.
-fn apply(disk: &Volume, model: &mut [u8], request: &Request) {
+fn apply(disk: &Arc<Volume>, model: &mut [u8], request: &Request) {
     let worker = &mut disk.worker();
     match *request {
         Request::Write { at, len, seed } => {
@@ -73,6 +139,19 @@ fn apply(disk: &Volume, model: &mut [u8], request: &Request) {
             let (first, end) = (at.next_multiple_of(PAGE_SIZE), (at + len) / PAGE_SIZE * PAGE_SIZE);
             model[first.min(end)..end].fill(0);
         }
+        Request::Text { at, len, seed } => {
+            let data = lines(seed, len);
+            disk.write(at as u64, &data, worker).unwrap();
+            model[at..at + len].copy_from_slice(&data);
+        }
+        Request::Recompress { dictionary } => {
+            let name = &DICTIONARIES.1[dictionary];
+            set(disk, &[&format!("algorithm_params priority=1 dict={name}"), "recompress priority=1"]);
+        }
+        Request::WriteBack { first, end } if disk.backing().is_some() => {
+            set(disk, &[&format!("writeback page_indexes={first}-{end}")]);
+        }
+        Request::WriteBack { .. } => {}
         Request::Read { at, len } => {
             let mut found = vec![0xa5; len];
             disk.read(at as u64, &mut found, worker).unwrap();

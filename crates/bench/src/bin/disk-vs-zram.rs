@@ -1,7 +1,8 @@
 //! What a disk takes of memory, in the kernel's zram and in `ramfold disk`: `disk-vs-zram` (as root).
 //!
 //! An ext4 image of a tree of real files (`mke2fs -d`, nothing is mounted) is written to a zram device of the program's
-//! own, and to `ramfold disk`, with and without sharing of duplicates, which zram has not. Both have zsmalloc. Shown is
+//! own, and to `ramfold disk`, with and without sharing of duplicates, which zram has not. Both have zsmalloc. Then all
+//! is recompressed by denser compressors, as `ramfold ctl` asks for it, and reads of random pages are timed. Shown is
 //! `mm_stat` of both, in bytes, and beside it what `mm_stat` does not count: zram's table as /proc/vmallocinfo has it,
 //! ramfold's index and tables as it tells itself, and its process's anonymous memory as the kernel does.
 
@@ -14,10 +15,12 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of a write.
 const PIECE: usize = 128 << 10;
+/// Reads that are timed.
+const READS: u64 = 40_000;
 
 #[derive(Parser)]
 #[command(about = "What a disk takes of memory, in zram and in ramfold disk")]
@@ -31,6 +34,9 @@ struct Options {
     /// MiB of the image
     #[arg(long, default_value_t = 512)]
     mib: u64,
+    /// Denser compressors, by which all pages of a disk without duplicates are compressed anew
+    #[arg(long, value_delimiter = ';', default_value = "zstd:3;zstd:3,dict=auto;zstd:9;zstd:9,dict=auto")]
+    dense: Vec<String>,
     /// Compressors that both have
     #[arg(default_values = ["lzo-rle", "lzo", "lz4"])]
     compressors: Vec<String>,
@@ -46,6 +52,8 @@ struct Outcome {
     table: u64,
     /// Of the process.
     anonymous: Option<u64>,
+    /// Microseconds of a read of a page.
+    read: Option<f64>,
 }
 
 fn main() -> Result<()> {
@@ -55,14 +63,19 @@ fn main() -> Result<()> {
     let pages = options.mib << 8;
     println!("{pages} pages, an ext4 image of {}", options.tree.display());
     println!(
-        "{:<24} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>12}",
-        "", "original", "compressed", "memory", "and table", "a byte", "of zram", "process"
+        "{:<24} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>12} {:>8}",
+        "", "original", "compressed", "memory", "and table", "a byte", "of zram", "process", "read us"
     );
     for compressor in &options.compressors {
         let zram = in_zram(&image, options.mib << 20, compressor)?;
         print(&format!("zram {compressor}"), &zram, &zram);
         for (name, more) in [("ramfold", &[][..]), ("ramfold no duplicates", &["--no-duplicates"])] {
-            print(name, &in_ramfold(&options, &image, place.path(), compressor, more)?, &zram);
+            print(name, &in_ramfold(&options, &image, place.path(), compressor, more, None)?, &zram);
+        }
+        for dense in &options.dense {
+            let more = &["--no-duplicates"];
+            let outcome = in_ramfold(&options, &image, place.path(), compressor, more, Some(dense))?;
+            print(&format!("cold {dense}"), &outcome, &zram);
         }
     }
     Ok(())
@@ -71,14 +84,15 @@ fn main() -> Result<()> {
 fn print(name: &str, it: &Outcome, zram: &Outcome) {
     let per = |a: u64, b: u64| a as f64 / b.max(1) as f64;
     println!(
-        "{name:<24} {:>12} {:>12} {:>12} {:>12} {:>10.4} {:>8.3} {:>12}",
+        "{name:<24} {:>12} {:>12} {:>12} {:>12} {:>10.4} {:>8.3} {:>12} {:>8}",
         it.original,
         it.compressed,
         it.used,
         it.used + it.table,
         per(it.used + it.table, it.original),
         per(it.used + it.table, zram.used + zram.table),
-        it.anonymous.map_or_else(String::new, |bytes| bytes.to_string())
+        it.anonymous.map_or_else(String::new, |bytes| bytes.to_string()),
+        it.read.map_or_else(String::new, |us| format!("{us:.1}"))
     );
 }
 
@@ -109,7 +123,7 @@ fn in_zram(image: &Path, bytes: u64, compressor: &str) -> Result<Outcome> {
     drop(disk);
     let MemoryStat { original, compressed, used } = device.memory()?;
     ensure!(original == bytes, "not all was written: {original} of {bytes} bytes");
-    Ok(Outcome { original, compressed, used, table, anonymous: None })
+    Ok(Outcome { original, compressed, used, table, anonymous: None, read: None })
 }
 
 /// A server that is ended when the value is dropped.
@@ -128,6 +142,7 @@ fn in_ramfold(
     place: &Path,
     compressor: &str,
     more: &[&str],
+    dense: Option<&str>,
 ) -> Result<Outcome> {
     let socket = place.join("disk");
     let ramfold = || {
@@ -136,10 +151,19 @@ fn in_ramfold(
         command
     };
     let mut command = ramfold();
-    command.args(["disk", "--name", "it", "--recomp-algorithm", "none", "--comp-algorithm", compressor]);
+    command.args(["disk", "--name", "it", "--comp-algorithm", compressor]);
+    command.args(["--recomp-algorithm", dense.unwrap_or("none")]);
     command.arg("--size").arg(format!("{}M", options.mib)).arg("--unix").arg(&socket).args(more);
     let server = Server(command.spawn().context("ramfold")?);
-    fill(&mut Client::connect(&socket)?, image, options.mib << 20)?;
+    let mut client = Client::connect(&socket)?;
+    fill(&mut client, image, options.mib << 20)?;
+    if dense.is_some() {
+        for request in [["recompress", "priority=1"], ["compact", "1"]] {
+            let done = ramfold().args(["ctl", "it"]).args(request).status()?;
+            ensure!(done.success(), "ctl {request:?}");
+        }
+    }
+    let read = read_at_random(&mut client, options.mib << 8)?;
     let told = |arguments: &[&str]| -> Result<Value> {
         let told = ramfold().args(arguments).arg("--json").stdout(Stdio::piped()).output()?;
         serde_json::from_slice(&told.stdout).with_context(|| format!("{told:?}"))
@@ -156,6 +180,7 @@ fn in_ramfold(
         used: number(&stat, "mem_used_total")?,
         table: number(&shown, "meta_bytes")?,
         anonymous: Some(anonymous(&pid)?),
+        read: Some(read),
     };
     fs::remove_file(&socket)?;
     Ok(outcome)
@@ -173,6 +198,20 @@ fn fill(client: &mut Client, image: &Path, bytes: u64) -> Result<()> {
     let done = client.drive(&mut load, |done| done + 4 > all)?;
     ensure!(done == all, "{done} of {all} pieces were written");
     Ok(())
+}
+
+/// Microseconds of a read of 4 KiB at depth 1, of pages in no order.
+fn read_at_random(client: &mut Client, pages: u64) -> Result<f64> {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (state >> 33) % pages * 4096
+    };
+    let mut no_data = || &[][..];
+    let mut load = Load { kind: Kind::Read, len: 4096, depth: 1, next: &mut next, data: &mut no_data };
+    let begun = Instant::now();
+    let done = client.drive(&mut load, |done| done >= READS)?;
+    Ok(begun.elapsed().as_secs_f64() * 1e6 / done as f64)
 }
 
 fn anonymous(pid: &str) -> Result<u64> {

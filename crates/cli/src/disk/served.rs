@@ -46,6 +46,7 @@ impl Served {
         }
         let volume = Arc::new(Volume::open_in(settings, place).map_err(|error| failed(&error))?);
         volume.set_keeps_fresh(!options.no_fresh);
+        let attributes = options.attributes(&volume)?;
         let kept = image.map(|image| Kept::restore(image, &volume, options)).transpose()?;
         let name = socket.as_ref().map_or(NAME, |socket| socket.name()).to_owned();
         volume.set_name(&name);
@@ -54,7 +55,7 @@ impl Served {
             doors,
             is_served: false,
             control: None,
-            attributes: options.attributes(&volume),
+            attributes,
             name,
             socket,
             kept,

@@ -7,6 +7,7 @@ use ramfold_budget::control::request::parse;
 pub use ramfold_budget::control::request::{MOST_BYTES, Named, RequestError};
 use ramfold_budget::control::values::{number, once, pairs, size, switch, trigger};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Compressors beside the first that a disk can have.
@@ -15,7 +16,7 @@ pub const PRIORITIES: RangeInclusive<usize> = 1..=3;
 ramfold_budget::attributes! {
     /// Something that can be read or written of a disk that runs, by zram's names.
     pub enum Attribute {
-        AlgorithmParams = "algorithm_params" Write,
+        AlgorithmParams = "algorithm_params" Both,
         BackingDev = "backing_dev" Read,
         BdStat = "bd_stat" Read,
         BlockState = "block_state" Read,
@@ -58,7 +59,8 @@ pub enum Request {
 pub enum Setting {
     AlgorithmParams {
         algorithm: Algorithm,
-        level: i32,
+        level: Option<i32>,
+        dictionary: Option<Wish>,
     },
     CompAlgorithm(String),
     Compact,
@@ -90,6 +92,27 @@ pub enum Algorithm {
     Priority(usize),
     /// By its name.
     Name(String),
+}
+
+/// The dictionary that is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wish {
+    /// None.
+    None,
+    /// One that the disk makes of its own pages.
+    Auto,
+    /// That of a file.
+    File(PathBuf),
+}
+
+impl From<&str> for Wish {
+    fn from(text: &str) -> Self {
+        match text {
+            "none" => Self::None,
+            "auto" => Self::Auto,
+            path => Self::File(PathBuf::from(path)),
+        }
+    }
 }
 
 /// What is to be compressed anew.
@@ -145,7 +168,9 @@ impl Request {
 /// What the value of an attribute says.
 fn setting(attribute: Attribute, value: &str) -> Result<Setting, RequestError> {
     let (setting, hint) = match attribute {
-        Attribute::AlgorithmParams => (algorithm_params(value), "priority=0 to 3 or algo=NAME, and level=N"),
+        Attribute::AlgorithmParams => {
+            (algorithm_params(value), "priority=0 to 3 or algo=NAME, and level=N or dict=PATH, auto or none")
+        }
         Attribute::CompAlgorithm => (Some(Setting::CompAlgorithm(value.to_owned())), ""),
         Attribute::Compact => (trigger(value).map(|()| Setting::Compact), "1"),
         Attribute::CompressedWriteback => (switch(value).map(Setting::CompressedWriteback), "0 or 1"),
@@ -195,17 +220,23 @@ fn priority(text: &str) -> Option<usize> {
 }
 
 fn algorithm_params(text: &str) -> Option<Setting> {
-    let (mut algorithm, mut level) = (None, None);
+    let (mut algorithm, mut level, mut dictionary) = (None, None, None);
     for word in pairs(text) {
         match word? {
             ("priority", "0") => once(&mut algorithm, Some(Algorithm::Priority(0)))?,
             ("priority", value) => once(&mut algorithm, priority(value).map(Algorithm::Priority))?,
             ("algo", name) => once(&mut algorithm, Some(Algorithm::Name(name.to_owned())))?,
             ("level", value) => once(&mut level, value.parse().ok())?,
+            ("dict", value) => once(&mut dictionary, Some(Wish::from(value)))?,
             _ => return None,
         }
     }
-    Some(Setting::AlgorithmParams { algorithm: algorithm.unwrap_or(Algorithm::Priority(0)), level: level? })
+    let algorithm = algorithm.unwrap_or(Algorithm::Priority(0));
+    (level.is_some() || dictionary.is_some()).then_some(Setting::AlgorithmParams {
+        algorithm,
+        level,
+        dictionary,
+    })
 }
 
 fn recomp_algorithm(text: &str) -> Option<Setting> {
@@ -305,7 +336,15 @@ mod tests {
         assert_eq!(set("writeback page_index=1 page_indexes=5-9 type=huge"), Setting::Writeback(pages));
         assert_eq!(set("writeback idle"), Setting::Writeback(vec![Chosen::Kind(Kind::Idle)]));
         let algorithm = Algorithm::Priority(0);
-        assert_eq!(set("algorithm_params level=-7"), Setting::AlgorithmParams { algorithm, level: -7 });
+        let expected = Setting::AlgorithmParams { algorithm, level: Some(-7), dictionary: None };
+        assert_eq!(set("algorithm_params level=-7"), expected);
+        for (word, dictionary) in
+            [("auto", Wish::Auto), ("none", Wish::None), ("/etc/dict", Wish::File("/etc/dict".into()))]
+        {
+            let algorithm = Algorithm::Priority(2);
+            let expected = Setting::AlgorithmParams { algorithm, level: None, dictionary: Some(dictionary) };
+            assert_eq!(set(&format!("algorithm_params priority=2 dict={word}")), expected);
+        }
     }
 
     #[test]
@@ -328,7 +367,9 @@ mod tests {
             ("recompress threshold=4097", "threshold"),
             ("recompress priority=4", "priority=1 to 3"),
             ("recomp_algorithm priority=1", "algo=NAME"),
-            ("algorithm_params dict=/etc/dict", "level=N"),
+            ("algorithm_params priority=1", "level=N"),
+            ("algorithm_params dict=", "dict=PATH"),
+            ("algorithm_params dict=auto dict=none", "dict=PATH"),
         ] {
             let error = Request::parse(line.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(part) && error.lines().count() == 1, "{line}: {error}");
