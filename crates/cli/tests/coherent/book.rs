@@ -83,6 +83,8 @@ pub struct Body {
     cells: Vec<Cell>,
     size: Mutex<Size>,
     firm_size: Mutex<Size>,
+    /// When its length was last changed behind the mount.
+    pub moved: Mutex<Option<Instant>>,
     /// One writer for each range of cells.
     pub ranges: [Mutex<()>; CELLS / RANGE],
 }
@@ -112,7 +114,8 @@ impl Body {
         let size = Size { done: len, begun: len, ..Size::default() };
         let (size, firm_size) = (Mutex::new(size), Mutex::new(size));
         let ranges = std::array::from_fn(|_| Mutex::new(()));
-        Arc::new(Self { id: MADE.fetch_add(1, SeqCst), cells: cells.collect(), size, firm_size, ranges })
+        let (id, cells, moved) = (MADE.fetch_add(1, SeqCst), cells.collect(), Mutex::default());
+        Arc::new(Self { id, cells, size, firm_size, moved, ranges })
     }
 
     pub fn bytes(&self, from: usize, versions: &[u64]) -> Vec<u8> {

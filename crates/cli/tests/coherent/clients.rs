@@ -122,6 +122,9 @@ impl Run {
     /// A change has returned. What is made through the mount is seen there at once, a length as soon as the one before.
     fn end(&self, body: &Arc<Body>, change: Change, behind: bool) {
         body.end(&change);
+        if behind && change.is_of_length() {
+            *body.moved.lock().unwrap() = Some(Instant::now());
+        }
         if self.bound.is_zero() || (!behind && !change.is_of_length()) {
             body.settle(&change);
         } else {
@@ -402,6 +405,11 @@ impl<'run> Client<'run> {
             return Ok(());
         }
         let body = name.body();
+        // Through the mount, where the end was moved a moment ago, who reads meanwhile may see it at the old one.
+        let is_moved = body.moved.lock().unwrap().is_some_and(|then| then.elapsed() < self.run.bound);
+        if is_moved && directory == self.run.through {
+            return Ok(());
+        }
         let path = directory.join(&name.name);
         let mut file = File::options().append(true).open(&path).map_err(told("open to append", &path))?;
         for _ in 0..2 {
