@@ -62,7 +62,8 @@ pub fn proportional(pid: u32) -> Option<u64> {
     size_in(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss_Anon:")
 }
 
-/// The same as [`anonymous`], of the text of a statm: pages in all, resident, and of these such as are a file's or shared memory's.
+/// The same as [`anonymous`], of the text of a statm: pages in all, resident, and of these such as are a file's or
+/// shared memory's.
 pub(crate) fn parse_anonymous(statm: &[u8]) -> u64 {
     let number = |digits: &[u8]| {
         digits.iter().fold(0_u64, |sum, digit| sum.wrapping_mul(10) + u64::from(digit.wrapping_sub(b'0')))

@@ -33,15 +33,16 @@ const COLUMNS: &[(Attribute, &[&str])] = &[
 
 /// Reads or writes an attribute of a disk or a mount that runs; a disk's by zram's names and in zram's formats.
 ///
-/// Of a disk are read: backing_dev, bd_stat, block_state, debug_stat, fresh_stat, initstate, io_stat, mm_stat. Read and
-/// written: algorithm_params, comp_algorithm, compressed_writeback, disksize (after a reset), fresh_enabled, mem_limit,
-/// recomp_algorithm, shrinker_enabled, writeback_batch_size, writeback_limit, writeback_limit_enable. Written:
-/// compact, idle, mem_used_max, recompress, reset, writeback. Of a mount are read: stat, directories (those with a limit
-/// of their own: limit, bytes, path). Read and written: compressor, max_compression_ratio, memlimit (written also:
-/// DIRECTORY SIZE, or DIRECTORY none), shrinker_enabled. Written: compact. Of a server of several disks (disk --config) is
-/// read: disks (name, bytes, URI). Written: hot_add, with the options of ramfold disk as words (size=1G unix=PATH
-/// persist), which tells the new disk's name; hot_remove, with the name of a disk that has no clients. Exit status: 0,
-/// 2 for wrong usage, a value that the attribute cannot have among it, 125 if it could not be done.
+/// Of a disk are read: backing_dev, bd_stat, block_state, debug_stat, fresh_stat, initstate, io_stat, mm_stat. Read
+/// and written: algorithm_params, comp_algorithm, compressed_writeback, disksize (after a reset), fresh_enabled,
+/// mem_limit, recomp_algorithm, shrinker_enabled, writeback_batch_size, writeback_limit, writeback_limit_enable.
+/// Written: compact, idle, mem_used_max, recompress, reset, writeback. Of a mount are read: stat, directories
+/// (those with a limit of their own: limit, bytes, path). Read and written: compressor, max_compression_ratio,
+/// memlimit (written also: DIRECTORY SIZE, or DIRECTORY none), shrinker_enabled. Written: compact. Of a server of
+/// several disks (disk --config) is read: disks (name, bytes, URI). Written: hot_add, with the options of ramfold
+/// disk as words (size=1G unix=PATH persist), which tells the new disk's name; hot_remove, with the name of a disk
+/// that has no clients. Exit status: 0, 2 for wrong usage, a value that the attribute cannot have among it, 125 if
+/// it could not be done.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: ramfold ctl disk0 mm_stat
          ramfold ctl disk0 mem_limit 1G

@@ -13,8 +13,8 @@ pub struct Sample {
     pub limit: u64,
     /// Bytes charged to the limit.
     pub in_use: u64,
-    /// Bytes of them that no managed process accounts for: of processes that are not managed, and what related ones have
-    /// in common.
+    /// Bytes of them that no managed process accounts for: of processes that are not managed, and what related ones
+    /// have in common.
     pub unmanaged: u64,
     /// The most that was ever charged.
     pub peak: u64,
