@@ -111,6 +111,13 @@ fn attributes_are_read_and_written() {
     let json: serde_json::Value =
         serde_json::from_str(&place.ctl(&["scratch", "mm_stat", "--json"])).unwrap();
     assert_eq!((&json["mem_limit"], &json["orig_data_size"]), (&(8 << 20).into(), &0.into()));
+    assert_eq!(place.ctl(&["scratch", "fresh_enabled"]), "1\n");
+    let json: serde_json::Value =
+        serde_json::from_str(&place.ctl(&["scratch", "fresh_stat", "--json"])).unwrap();
+    assert_eq!(json["fresh_bytes"], 0);
+    let without = Disk::start(&place, 1, &["--name", "plain", "--no-fresh"]);
+    assert_eq!(place.ctl(&["plain", "fresh_enabled"]), "0\n");
+    assert_eq!(without.stop(), Some(0));
     place.ctl(&["scratch", "comp_algorithm", "zstd:3"]);
     place.ctl(&["scratch", "recompress", "type=idle", "threshold=2000"]);
     place.ctl(&["scratch", "idle", "all"]);

@@ -195,6 +195,10 @@ fn disks_of_a_file_have_their_own_options_and_names() {
     let stat = |name: &str| -> serde_json::Value {
         serde_json::from_str(&place.ctl(&[name, "mm_stat", "--json"])).unwrap()
     };
+    let fresh = |name: &str| place.ctl(&[name, "fresh_stat"]).split_whitespace().next().map(str::to_owned);
+    wait_for("all is compressed", || {
+        ["fast", "dense"].iter().all(|name| fresh(name).as_deref() == Some("0"))
+    });
     wait_for("it is within its own limit", || stat("dense")["mem_used_total"].as_u64() <= Some(4 << 20));
     assert!(stat("fast")["mem_used_total"].as_u64() > Some(5 << 20));
     // Each has a row of its own, and together they are what the server has.

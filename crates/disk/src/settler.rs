@@ -1,9 +1,9 @@
 //! The settler: pages that were just written lie in memory as they are, and are compressed once they are left alone.
 //!
 //! What a write or a read costs then is a copy. How many bytes may lie so is looked at four times a second: an eighth
-//! of `mem_limit`, of a shared budget and of the memory that is to be had, whichever is least; none while others need
-//! the memory, or the budget is full. A page that was not used from one sweep to the next is compressed, after one to
-//! two seconds; any page is while most of the bound is taken.
+//! of `mem_limit` and of the memory that is to be had, whichever is less; none while others need the memory, and none
+//! in a budget with others: who works there is to have the room, not who compresses late. A page that was not used from
+//! one sweep to the next is compressed, after one to two seconds; any page is while most of the bound is taken.
 //!
 //! Price: a thread, that much memory for a time, and a copy for each page that is not written anew. Where others want
 //! the processor it rests. Guarantee: that of [`ramfold::Store::settle_fresh`]; without a bound all is as if there were
@@ -28,6 +28,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// Pages in a piece of work, and how long it goes on before it looks again.
 const PIECE: usize = 8;
 const TURN: Duration = Duration::from_millis(20);
+/// The longest rest for others: what is not compressed is memory that they do not have.
+const MOST_REST: Duration = Duration::from_millis(40);
 
 /// What bounds the fresh pages of a disk.
 #[derive(Debug)]
@@ -35,8 +37,6 @@ pub(crate) struct Bounds {
     pub(crate) is_enabled: AtomicBool,
     /// Bytes; 0: no limit.
     pub(crate) mem_limit: AtomicU64,
-    /// That of a budget with others in it.
-    pub(crate) shared_limit: Option<u64>,
 }
 
 /// Compresses all that is fresh.
@@ -55,13 +55,12 @@ impl Bounds {
 
     /// The most bytes that may be fresh now, of so many that are to be had.
     fn most(&self, member: &Member, available: Option<u64>, is_pressed: bool) -> u64 {
-        let is_full = member.is_shared() && member.is_pressed(0);
-        if !self.is_enabled.load(Relaxed) || is_pressed || is_full {
+        if !self.is_enabled.load(Relaxed) || is_pressed || member.is_shared() {
             return 0;
         }
         let own = Some(self.mem_limit.load(Relaxed)).filter(|limit| *limit > 0);
         let free = available.map(|bytes| bytes + member.store().fresh_bytes());
-        [own, self.shared_limit, free].into_iter().flatten().min().unwrap_or(0) / SHARE
+        [own, free].into_iter().flatten().min().unwrap_or(0) / SHARE
     }
 }
 
@@ -154,7 +153,7 @@ impl Work {
                 self.next_sweep = begun + SWEEP;
             }
             if rest > 0 {
-                return Duration::from_nanos(rest);
+                return Duration::from_nanos(rest).min(MOST_REST);
             }
         }
         Duration::ZERO

@@ -121,7 +121,6 @@ impl Volume {
         }
         let most = mem_limit.unwrap_or_else(|| most_needed(size)).min(place.limit().unwrap_or(u64::MAX));
         let name = backing.as_ref().map(|(file, _)| path_of(file));
-        let shared_limit = place.limit().filter(|_| place.is_shared());
         let limit = if place.is_shared() { most } else { budget(most.max(most_needed(size))) };
         let settings = service::Settings {
             host: &Server("disk"),
@@ -148,7 +147,7 @@ impl Volume {
         };
         service.keep(LOOK, look).map_err(service::OpenError::from)?;
         let (now, mem_limit) = (AtomicU64::new(size), AtomicU64::new(mem_limit.unwrap_or(0)));
-        let bounds = Arc::new(Bounds { is_enabled: AtomicBool::new(true), mem_limit, shared_limit });
+        let bounds = Arc::new(Bounds { is_enabled: AtomicBool::new(true), mem_limit });
         let settler = Settler::start(Arc::clone(service.member()), Arc::clone(&bounds));
         let _settler = settler.map_err(service::OpenError::from)?;
         Ok(Self { size: now, most: size, bounds, backing, gives_way, pages, _settler, service })

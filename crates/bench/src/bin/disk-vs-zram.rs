@@ -168,6 +168,10 @@ fn in_ramfold(
         let told = ramfold().args(arguments).arg("--json").stdout(Stdio::piped()).output()?;
         serde_json::from_slice(&told.stdout).with_context(|| format!("{told:?}"))
     };
+    // What was just written is compressed once it was left alone.
+    while told(&["ctl", "it", "fresh_stat"])?["fresh_bytes"] != 0 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
     // The tables are told by the keeper.
     std::thread::sleep(Duration::from_millis(500));
     let pid = server.0.id().to_string();
