@@ -111,6 +111,11 @@ fn attributes_are_read_and_written() {
     let json: serde_json::Value =
         serde_json::from_str(&place.ctl(&["scratch", "mm_stat", "--json"])).unwrap();
     assert_eq!((&json["mem_limit"], &json["orig_data_size"]), (&(8 << 20).into(), &0.into()));
+    place.ctl(&["scratch", "algorithm_params", "priority=1", "level=9", "dict=auto"]);
+    assert_eq!(
+        place.ctl(&["scratch", "algorithm_params"]),
+        "priority=0 algo=lz4 level=1\npriority=1 algo=zstd level=9 dict=auto dict_bytes=0 dict_made=0\n"
+    );
     place.ctl(&["scratch", "comp_algorithm", "zstd:3"]);
     place.ctl(&["scratch", "recompress", "type=idle", "threshold=2000"]);
     place.ctl(&["scratch", "idle", "all"]);
@@ -139,6 +144,12 @@ fn what_is_wrong_is_told_in_one_line() {
         (&["disk0", "idle\nreset", "1"], 2, "one line"),
         (&["disk0", "mem_limit", "4K"], 125, "too little"),
         (&["disk0", "comp_algorithm", "zip"], 125, "zip"),
+        (
+            &["disk0", "algorithm_params", "priority=1", "dict=/no/such/file"],
+            125,
+            "dictionary /no/such/file: No such",
+        ),
+        (&["disk0", "algorithm_params", "dict=auto"], 125, "only zstd has dictionaries"),
         (&["disk0", "writeback", "type=idle"], 125, "--backing-dev"),
         (&["disk0", "disksize", "1G"], 125, "reset it first"),
         (&["disk7", "mm_stat"], 125, "nothing runs under the name disk7"),
