@@ -118,6 +118,11 @@ fn attributes_are_read_and_written() {
     let without = Disk::start(&place, 1, &["--name", "plain", "--no-fresh"]);
     assert_eq!(place.ctl(&["plain", "fresh_enabled"]), "0\n");
     assert_eq!(without.stop(), Some(0));
+    place.ctl(&["scratch", "algorithm_params", "priority=1", "level=9", "dict=auto"]);
+    assert_eq!(
+        place.ctl(&["scratch", "algorithm_params"]),
+        "priority=0 algo=lz4 level=1\npriority=1 algo=zstd level=9 dict=auto dict_bytes=0 dict_made=0\n"
+    );
     place.ctl(&["scratch", "comp_algorithm", "zstd:3"]);
     place.ctl(&["scratch", "recompress", "type=idle", "threshold=2000"]);
     place.ctl(&["scratch", "idle", "all"]);
@@ -146,6 +151,12 @@ fn what_is_wrong_is_told_in_one_line() {
         (&["disk0", "idle\nreset", "1"], 2, "one line"),
         (&["disk0", "mem_limit", "4K"], 125, "too little"),
         (&["disk0", "comp_algorithm", "zip"], 125, "zip"),
+        (
+            &["disk0", "algorithm_params", "priority=1", "dict=/no/such/file"],
+            125,
+            "dictionary /no/such/file: No such",
+        ),
+        (&["disk0", "algorithm_params", "dict=auto"], 125, "only zstd has dictionaries"),
         (&["disk0", "writeback", "type=idle"], 125, "--backing-dev"),
         (&["disk0", "disksize", "1G"], 125, "reset it first"),
         (&["disk7", "mm_stat"], 125, "nothing runs under the name disk7"),

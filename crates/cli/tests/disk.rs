@@ -207,6 +207,16 @@ fn what_is_wrong_is_told_in_one_line() {
     told(&["--size", "1000", "--unix", socket], 2, "multiple of 4096");
     told(&["--size", "1G", "--unix", socket, "--mem-limit", "4K"], 2, "too small");
     told(&["--size", "1G", "--unix", file], 125, "no socket");
+    let with = |recomp| ["--size", "1G", "--unix", socket, "--recomp-algorithm", recomp];
+    told(&with("lz4hc,dict=auto"), 2, "lz4hc has no dictionaries");
+    told(&with("zstd:3,dict="), 2, "which dictionary");
+    told(&with("zstd:99,dict=auto"), 2, "no level");
+    told(
+        &with("zstd:3,dict=/no/such/file"),
+        125,
+        "--recomp-algorithm: dictionary /no/such/file: No such file",
+    );
+    told(&with(&format!("zstd:3,dict={file}")), 125, "a dictionary has 8 to 1048576 bytes, and this has 4");
     told(&["--size", "1G", "--ublk=-1"], 2, "--ublk");
     if !Path::new("/dev/ublk-control").exists() {
         told(&["--size", "1G", "--ublk"], 125, "modprobe ublk_drv");

@@ -174,6 +174,32 @@ fn a_disk_outlives_its_server() {
     assert!(place.serve(&[]).contents() == image);
 }
 
+/// What is kept is compressed by --comp-algorithm, so the next server needs no dictionary.
+#[test]
+fn a_disk_outlives_its_dictionary() {
+    let (place, image) = (Place::new(), bytes(1));
+    let dictionary = place.0.path().join("dict");
+    fs::write(&dictionary, &image[..64 << 10]).unwrap();
+    let disk = place.serve(&[]);
+    let ctl = |words: &[&str]| {
+        let mut command = command::command(&[&["ctl", "disk0"], words].concat());
+        let Outcome { code, stdout, stderr } =
+            command::finish(command.env("XDG_RUNTIME_DIR", place.0.path()));
+        assert_eq!(code, Some(0), "{stderr}");
+        stdout
+    };
+    ctl(&["recomp_algorithm", "algo=zstd:3", "priority=1"]);
+    ctl(&["algorithm_params", "priority=1", &format!("dict={}", dictionary.display())]);
+    write(&disk, &image);
+    ctl(&["recompress", "priority=1"]);
+    let recompressed = ctl(&["block_state"]).lines().filter(|line| line.contains('r')).count();
+    assert!(recompressed > 10, "{recompressed}");
+    assert!(disk.contents() == image, "with the dictionary");
+    assert_eq!(disk.end(libc::SIGTERM), Some(0));
+    fs::remove_file(&dictionary).unwrap();
+    assert!(place.serve(&[]).contents() == image, "without it");
+}
+
 #[test]
 fn real_clients_find_what_they_wrote() {
     if !need::programs(&["nbdcopy", "qemu-img"]) {

@@ -177,9 +177,7 @@ impl Attributes {
             Setting::Reset => self.reset(),
             Setting::Recompress(what) => {
                 let _alone = self.alone();
-                if matches!(self.state().compressors.own(), Some((_, None))) {
-                    trainer::make(disk, &self.state);
-                }
+                trainer::make(disk, &self.state);
                 let by = self.state().compressors.of(disk.store(), &what.algorithm)?;
                 self.has_size().map(|()| {
                     settle_all(disk.store());

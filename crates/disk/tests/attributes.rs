@@ -388,6 +388,8 @@ fn a_dictionary_that_does_not_pay_is_not_made() {
 #[test]
 fn a_dictionary_of_a_file_is_used_for_writes_and_for_recompression() {
     let fixture = Fixture::new(None);
+    // What is written is compressed at once.
+    fixture.set("fresh_enabled 0");
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("dict");
     let lines: Vec<u8> = (0..256).flat_map(|line| letters(line, 80)).collect();

@@ -102,8 +102,19 @@ impl Pace {
     }
 }
 
-/// Makes a dictionary of the disk's pages and puts it to use, if that pays. Whether it did.
+/// Makes a dictionary of the disk's pages and puts it to use, if that pays. Whether it did. What that took of memory is
+/// the system's again: the C library would keep some MiB of it, more than a dictionary may save.
 pub(super) fn make(disk: &Volume, state: &Mutex<State>) -> bool {
+    let is_new = try_make(disk, state);
+    #[cfg(target_env = "gnu")]
+    // SAFETY: no preconditions.
+    unsafe {
+        libc::malloc_trim(0)
+    };
+    is_new
+}
+
+fn try_make(disk: &Volume, state: &Mutex<State>) -> bool {
     let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
     let (name, old) = {
         let state = lock();
