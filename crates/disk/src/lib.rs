@@ -8,6 +8,7 @@
 
 mod ages;
 pub mod attributes;
+mod awake;
 pub mod backing;
 mod changed;
 mod counts;

@@ -3,8 +3,9 @@
 //! Guarantee: a client that sends nothing, reads nothing or ends in the middle keeps nobody else waiting. There are at
 //! most [`MOST_CLIENTS`] at a time; who comes beyond that is hung up on. What a client says is its protocol's business.
 
+use crate::awake::Awake;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::sockopt;
 use std::collections::HashMap;
 use std::fs::Permissions;
@@ -178,13 +179,14 @@ pub struct Patient {
     stream: Stream,
     /// None: for ever.
     until: Option<Instant>,
+    awake: Awake,
 }
 
 impl Patient {
     /// The socket, which has this long.
     #[must_use]
     pub fn new(stream: Stream, patience: Duration) -> Self {
-        Self { stream, until: Some(Instant::now() + patience) }
+        Self { stream, until: Some(Instant::now() + patience), awake: Awake::default() }
     }
 
     /// From now on it waits for ever.
@@ -208,6 +210,9 @@ impl Patient {
 
 impl Read for Patient {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.until.is_none() {
+            return self.awake.read(&mut self.stream, out);
+        }
         self.wait()?;
         self.stream.read(out)
     }
@@ -226,6 +231,15 @@ impl Write for Patient {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(stream) => stream.as_fd(),
+            Self::Tcp(stream) => stream.as_fd(),
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 //! What a write or a read costs then is a copy. How many bytes may lie so is looked at four times a second: an eighth
 //! of `mem_limit` and of the memory that is to be had, whichever is less; none while others need the memory, and none
 //! in a budget with others: who works there is to have the room, not who compresses late. A page that was not used from
-//! one sweep to the next is compressed, after one to two seconds; any page is while most of the bound is taken.
+//! one sweep to the next is compressed, after one to two seconds; any page is while most of the bound is taken. A disk
+//! that is busy is not swept until half of the bound is taken: its clients want the processors.
 //!
 //! Price: a thread, that much memory for a time, and a copy for each page that is not written anew. Where others want
 //! the processor it rests. Guarantee: that of [`ramfold::Store::settle_fresh`]; without a bound all is as if there were
@@ -23,6 +24,8 @@ use std::time::{Duration, Instant};
 const SHARE: u64 = 8;
 /// Between two looks at how much that is.
 const LOOK: Duration = Duration::from_millis(250);
+/// A disk is busy if more pages than this are stored or loaded between two looks.
+const BUSY: u64 = 1024;
 /// Between the beginnings of two sweeps.
 const SWEEP: Duration = Duration::from_secs(1);
 /// Pages in a piece of work, and how long it goes on before it looks again.
@@ -118,6 +121,9 @@ impl Drop for Settler {
 /// What the thread remembers.
 struct Work {
     pressure: Pressure,
+    /// Pages stored and loaded until the last look.
+    uses: u64,
+    is_busy: bool,
     next_look: Instant,
     next_sweep: Instant,
     manners: Manners,
@@ -126,7 +132,8 @@ struct Work {
 impl Work {
     fn new() -> Self {
         let now = Instant::now();
-        Self { pressure: Pressure::new(), next_look: now, next_sweep: now, manners: Manners::default() }
+        let (pressure, manners) = (Pressure::new(), Manners::default());
+        Self { pressure, uses: 0, is_busy: false, next_look: now, next_sweep: now, manners }
     }
 
     /// Sets the bound, if it is time to look.
@@ -137,6 +144,9 @@ impl Work {
         }
         self.next_look = now + LOOK;
         self.pressure.allowed(0, now);
+        let stats = member.store().stats();
+        let uses = stats.stores + stats.loads;
+        self.is_busy = uses - std::mem::replace(&mut self.uses, uses) > BUSY;
         member.store().set_most_fresh(bounds.most(member, available(), self.pressure.is_felt()));
     }
 
@@ -144,7 +154,10 @@ impl Work {
     fn turn(&mut self, store: &Store) -> Duration {
         let begun = Instant::now();
         while begun.elapsed() < TURN {
-            let which = if is_crowded(store) { Which::All } else { Which::Idle };
+            let which = if is_taken(store, 3) { Which::All } else { Which::Idle };
+            if which == Which::Idle && self.is_busy && !is_taken(store, 2) {
+                return LOOK;
+            }
             if which == Which::Idle && Instant::now() < self.next_sweep {
                 return self.next_sweep.saturating_duration_since(begun).min(LOOK);
             }
@@ -160,8 +173,8 @@ impl Work {
     }
 }
 
-/// More than three quarters of what may be fresh is.
-fn is_crowded(store: &Store) -> bool {
+/// Whether more than so many quarters of what may be fresh are.
+fn is_taken(store: &Store, quarters: u64) -> bool {
     let fresh = store.fresh_bytes();
-    fresh > 0 && fresh > store.most_fresh() / 4 * 3
+    fresh > 0 && fresh > store.most_fresh() / 4 * quarters
 }
