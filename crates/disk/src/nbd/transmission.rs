@@ -20,7 +20,11 @@ use std::io::{self, Read, Write};
 pub const MOST_PAYLOAD: u32 = 32 << 20;
 /// Bytes read of the socket at once.
 const INPUT: usize = 512 << 10;
-/// Bytes of replies held back while more requests are there, and of memory kept for them.
+/// Bytes of replies, and requests, that are held back while more requests are there: the client works on these while
+/// the server works on the next.
+const MOST_HELD: usize = 64 << 10;
+const BATCH: usize = 8;
+/// Bytes of memory kept for replies.
 const BUFFER: usize = 256 << 10;
 /// Pieces, and bytes of the disk, that one reply to BLOCK_STATUS tells of.
 const MOST_PIECES: usize = 4096;
@@ -86,8 +90,9 @@ struct Session<'a, D: Disk, S> {
     worker: D::Worker,
     agreed: Agreed,
     stream: Input<S>,
-    /// Not yet sent.
+    /// Not yet sent, of so many requests.
     replies: Replies,
+    held: usize,
     /// Data that the input has no room for.
     payload: Vec<u8>,
 }
@@ -99,7 +104,7 @@ struct Session<'a, D: Disk, S> {
 pub fn serve<D: Disk>(disk: &D, agreed: Agreed, stream: impl Read + Write) -> io::Result<()> {
     let stream = Input::new(stream, INPUT);
     let (worker, replies, payload) = (disk.worker(), Replies::default(), Vec::new());
-    let mut session = Session { disk, worker, agreed, stream, replies, payload };
+    let mut session = Session { disk, worker, agreed, stream, replies, held: 0, payload };
     while let Some(request) = session.next()? {
         if request.kind == command::DISCONNECT {
             break;
@@ -117,15 +122,17 @@ impl<D: Disk, S: Read + Write> Session<'_, D, S> {
     fn send(&mut self) -> io::Result<()> {
         self.stream.get_mut().write_all(self.replies.as_slice())?;
         self.replies.clear(BUFFER);
+        self.held = 0;
         Ok(())
     }
 
     /// The next request; before it is waited for, what is ready is sent. None at the end.
     fn next(&mut self) -> io::Result<Option<Request>> {
         let size = Request::size(self.agreed.framing);
-        if self.stream.buffer().len() < size || self.replies.len() >= BUFFER {
+        if self.stream.buffer().len() < size || self.replies.len() >= MOST_HELD || self.held >= BATCH {
             self.send()?;
         }
+        self.held += 1;
         if !self.stream.wait_for(size)? {
             return Ok(None);
         }
