@@ -177,12 +177,10 @@ impl Attributes {
             Setting::Reset => self.reset(),
             Setting::Recompress(what) => {
                 let _alone = self.alone();
+                settle_all(disk.store());
                 trainer::make(disk, &self.state);
                 let by = self.state().compressors.of(disk.store(), &what.algorithm)?;
-                self.has_size().map(|()| {
-                    settle_all(disk.store());
-                    chosen::recompress(disk, &what, by);
-                })
+                self.has_size().map(|()| chosen::recompress(disk, &what, by))
             }
             Setting::Writeback(pages) => {
                 let _alone = self.alone();

@@ -42,9 +42,17 @@ pub(crate) struct Bounds {
     pub(crate) mem_limit: AtomicU64,
 }
 
-/// Compresses all that is fresh.
+/// Compresses all that is fresh, but for what cannot be. A sweep may have been under way, so its end is none yet.
 pub(crate) fn settle_all(store: &Store) {
-    while store.fresh_bytes() > 0 && store.settle_fresh(PIECE, Which::All).pages > 0 {}
+    let (mut settled, mut sweeps_in_vain) = (0, 0);
+    while store.fresh_bytes() > 0 && sweeps_in_vain < 2 {
+        let done = store.settle_fresh(PIECE, Which::All);
+        settled += done.pages;
+        if done.swept {
+            sweeps_in_vain = if settled > 0 { 0 } else { sweeps_in_vain + 1 };
+            settled = 0;
+        }
+    }
 }
 
 impl Bounds {
