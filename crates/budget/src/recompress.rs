@@ -156,9 +156,59 @@ impl Pace {
     }
 }
 
+/// Rest counts as use, for a door whose pages are in the pool alone: what was stored once and is left alone is cold too,
+/// though nothing else is used meanwhile.
+#[derive(Debug, Default)]
+pub struct Resting {
+    uses: u64,
+    /// When it had become so many, and when it was looked at last, by [`now_ns`].
+    used: u64,
+    seen: u64,
+    /// Pages times nanoseconds.
+    rested: u128,
+}
+
+impl Resting {
+    /// In this time, in nanoseconds, rest comes to one use of each page.
+    const TURNOVER: u64 = 64_000_000_000;
+    /// What rests for longer has been swept many times.
+    const LONGEST: u64 = 10 * Self::TURNOVER;
+
+    /// Uses so far, and what rest stands for, of so many pages.
+    pub fn uses(&mut self, uses: u64, pages: u64, now: u64) -> u64 {
+        if self.seen == 0 {
+            (self.used, self.seen) = (now, now);
+        }
+        if uses != self.uses {
+            (self.uses, self.used) = (uses, now);
+        }
+        if now - self.used < Self::LONGEST {
+            self.rested += u128::from(pages) * u128::from(now - self.seen);
+        }
+        self.seen = now;
+        uses + u64::try_from(self.rested / u128::from(Self::TURNOVER)).unwrap_or(u64::MAX / 2)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rest_is_use_for_a_time() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut rest = Resting::default();
+        assert_eq!(rest.uses(500, 0, SECOND), 500);
+        for second in 2..=65 {
+            rest.uses(500, 1000, second * SECOND);
+        }
+        assert_eq!(rest.uses(500, 1000, 65 * SECOND), 1500, "each page once");
+        assert_eq!(rest.uses(501, 1000, 65 * SECOND), 1501);
+        (66..2000).for_each(|second| _ = rest.uses(501, 1000, second * SECOND));
+        let long = rest.uses(501, 1000, 2000 * SECOND);
+        assert!((11_400..11_520).contains(&long), "{long}");
+        assert_eq!(rest.uses(501, 1000, 3000 * SECOND), long, "no more");
+    }
 
     #[test]
     fn sweeps_become_rare_when_dense_pages_come_back_and_frequent_when_they_stay() {

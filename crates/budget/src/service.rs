@@ -21,9 +21,10 @@ use crate::extents::{open_tier, punch};
 use crate::household::Housed;
 use crate::member::Member;
 use crate::pooled::Pooled;
-use crate::recompress::Recompressor;
+use crate::recompress::{Recompressor, Resting};
 use crate::segment::{Gauge, Segment, SlotId};
 use crate::share::{Joined, Offer};
+use crate::time::now_ns;
 use crate::usage::{Account, Rest, Usage};
 use ramfold::tier::Tier;
 use ramfold::tier::file::{FileTier, LocalExtents};
@@ -326,7 +327,7 @@ impl Care {
 }
 
 fn keep(member: &Member, door: &Pooled, mut care: Care, look: Duration, mut each: impl FnMut(&Member)) {
-    let mut recompressor = Recompressor::default();
+    let (mut recompressor, mut rest) = (Recompressor::default(), Resting::default());
     let (mut closed, mut next) = (0, Instant::now());
     while !door.is_closing() {
         member.tick(door);
@@ -346,7 +347,8 @@ fn keep(member: &Member, door: &Pooled, mut care: Care, look: Duration, mut each
             member.store().compact();
             (closed, next) = (gone, Instant::now() + CLOSE_HOLES);
         }
-        recompressor.work(member, stats.stores + stats.loads, || (), || door.is_closing());
+        let uses = rest.uses(stats.stores + stats.loads, stats.stored_pages, now_ns());
+        recompressor.work(member, uses, || (), || door.is_closing());
         member.event().wait(look);
     }
 }
