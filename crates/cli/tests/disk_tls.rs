@@ -290,6 +290,12 @@ fn renewed_certificates_count_for_whoever_comes_next() {
     renew("server-key.pem");
     renew("ca-cert.pem");
     assert_eq!(["former", "next"].map(|who| keys.may_come(&disk, who)), [false, true]);
+    // Who is revoked is not known: nobody comes.
+    fs::write(keys.path("pki/ca-crl.pem"), "nothing").unwrap();
+    assert!(!keys.may_come(&disk, "next") && !keys.may_come(&disk, "next"));
+    assert_eq!(keys.told().matches("nobody comes in until it is mended").count(), 1, "{}", keys.told());
+    fs::remove_file(keys.path("pki/ca-crl.pem")).unwrap();
+    assert!(keys.may_come(&disk, "next"));
     assert_eq!(disk.stop(), Some(0));
 }
 

@@ -3,7 +3,8 @@
 //! The directory has the files of QEMU and nbdkit, as PEM: `server-cert.pem` (with what leads to the authority, if
 //! anything), `server-key.pem`, and where clients need a certificate `ca-cert.pem` and perhaps `ca-crl.pem`. They are
 //! read for each client, and count from then on if they differ. Price: some files read a connection. Files that make no
-//! sense together, as while they are renewed one by one, change nothing: the former ones go on, and a line says so.
+//! sense together, as while they are renewed one by one, change nothing: the former ones go on, and a line says so. Of
+//! files that tell who may come in the former would let in whom the new ones shut out: then nobody comes in.
 //!
 //! A session is never resumed, so who is let in has shown a certificate that counts now.
 
@@ -57,6 +58,15 @@ struct Live {
     found: Option<Files>,
     /// What can be used.
     config: Arc<ServerConfig>,
+    /// It is not known who may come in.
+    is_shut: bool,
+}
+
+impl Live {
+    fn config(&self) -> io::Result<Arc<ServerConfig>> {
+        let shut = || io::Error::other("it is not known who may come in");
+        (!self.is_shut).then(|| Arc::clone(&self.config)).ok_or_else(shut)
+    }
 }
 
 #[derive(PartialEq, Eq)]
@@ -65,6 +75,17 @@ struct Files {
     key: Vec<u8>,
     authority: Option<Vec<u8>>,
     revoked: Option<Vec<u8>>,
+}
+
+impl CertificateError {
+    /// Whether it leaves open who may come in.
+    fn is_of_clients(&self) -> bool {
+        match self {
+            Self::Unreadable(name, _) | Self::Missing(name, _) => [AUTHORITY, REVOKED].contains(name),
+            Self::Authority(_) => true,
+            Self::Unusable(_) => false,
+        }
+    }
 }
 
 impl fmt::Debug for Certificates {
@@ -82,30 +103,34 @@ impl Certificates {
     pub fn read(directory: &Path, verifies_peer: bool, tell: fn(&str)) -> Result<Self, CertificateError> {
         let files = Files::read(directory, verifies_peer)?;
         let config = files.config()?;
-        let live = Mutex::new(Live { found: Some(files), config });
+        let live = Mutex::new(Live { found: Some(files), config, is_shut: false });
         Ok(Self { directory: directory.to_owned(), verifies_peer, live, tell })
     }
 
     /// What counts now.
-    fn current(&self) -> Arc<ServerConfig> {
+    fn current(&self) -> io::Result<Arc<ServerConfig>> {
         let read = Files::read(&self.directory, self.verifies_peer);
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         let (found, made) = match read {
-            Ok(files) if live.found.as_ref() == Some(&files) => return Arc::clone(&live.config),
-            Ok(files) => (Some(files), None),
-            Err(error) if live.found.is_some() => (None, Some(error)),
-            Err(_) => return Arc::clone(&live.config),
+            Ok(files) if live.found.as_ref() == Some(&files) => return live.config(),
+            Ok(files) => {
+                let made = files.config();
+                (Some(files), made)
+            }
+            Err(error) if live.found.is_some() || error.is_of_clients() != live.is_shut => (None, Err(error)),
+            Err(_) => return live.config(),
         };
-        let made = made.map_or_else(|| found.as_ref().map(Files::config).transpose(), Err);
         live.found = found;
         match made {
-            Ok(config) => live.config = config.unwrap_or_else(|| Arc::clone(&live.config)),
-            Err(error) => (self.tell)(&format!(
-                "disk: {}: {error} (the former certificates go on)",
-                self.directory.display()
-            )),
+            Ok(config) => (live.config, live.is_shut) = (config, false),
+            Err(error) => {
+                live.is_shut = error.is_of_clients();
+                let then = ["the former certificates go on", "nobody comes in until it is mended"];
+                let then = then[usize::from(live.is_shut)];
+                (self.tell)(&format!("disk: {}: {error} ({then})", self.directory.display()));
+            }
         }
-        Arc::clone(&live.config)
+        live.config()
     }
 
     /// Secures a socket whose client begins now. When this returns, the client has shown what is asked of it.
@@ -113,7 +138,7 @@ impl Certificates {
     /// # Errors
     /// The stream's; `InvalidData` for a client that speaks something else or may not come in. It was told.
     pub fn accept<S: Read + Write>(&self, stream: S) -> io::Result<Secured<S>> {
-        let connection = ServerConnection::new(self.current()).map_err(io::Error::other)?;
+        let connection = ServerConnection::new(self.current()?).map_err(io::Error::other)?;
         let mut secured = StreamOwned::new(connection, stream);
         while secured.conn.is_handshaking() {
             secured.conn.complete_io(&mut secured.sock)?;
