@@ -8,7 +8,8 @@
 //!
 //! Price: a walk over the page tables of each process that has a page in common, in a bounded share of one processor.
 //! The sizes are not told at one moment, so of the last looks the least counts: what is missing is found late rather
-//! than too large.
+//! than too large. What a debugger wants in place counts as before (`segment/hold.rs`): where one came nothing is
+//! compared.
 
 use ramfold_budget::process::proportional;
 use ramfold_budget::segment::{Process, Segment};
@@ -34,6 +35,9 @@ impl Uncounted {
         let mut related = segment.processes();
         related.retain(|process| segment.in_common(process.slot) > 0);
         self.members.retain(|pid, _| related.iter().any(|process| process.pid == *pid));
+        if related.iter().any(|process| segment.hold_beat(process.slot) != 0) {
+            related.clear();
+        }
         let (mut there, mut counted) = (0_u64, 0_u64);
         for Process { pid, slot } in related {
             if !*self.members.entry(pid).or_insert_with(|| is_member(pid)) {
