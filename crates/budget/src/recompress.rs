@@ -156,8 +156,8 @@ impl Pace {
     }
 }
 
-/// Rest counts as use, for a door whose pages are in the pool alone: what was stored once and is left alone is cold too,
-/// though nothing else is used meanwhile.
+/// Rest counts as use, for a door whose pages are in the pool alone: what was stored once and is left alone is cold
+/// too, though nothing else is used meanwhile.
 #[derive(Debug, Default)]
 pub struct Resting {
     uses: u64,
