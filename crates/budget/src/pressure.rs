@@ -73,23 +73,6 @@ impl Place {
             }
         }
     }
-
-    /// The machine, and the group that this process is in.
-    fn all() -> Vec<Self> {
-        let mut places = vec![Self::Machine("/proc/pressure/memory".into(), "/proc/meminfo".into())];
-        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        if let Some(group) = groups.lines().find_map(|line| line.strip_prefix("0::/")) {
-            places.push(Self::Group(PathBuf::from("/sys/fs/cgroup").join(group)));
-        }
-        places
-    }
-}
-
-/// Bytes that this process can have without taking anonymous pages of others, by what the machine and its control group
-/// tell. None if neither does.
-#[must_use]
-pub fn available() -> Option<u64> {
-    Place::all().iter().filter_map(|place| Some(place.memory()?.0)).min()
 }
 
 /// The number behind the name that a line begins with.
@@ -125,7 +108,12 @@ impl Pressure {
     /// That of the machine and of the group that this process is in.
     #[must_use]
     pub fn new() -> Self {
-        Self::of(Place::all())
+        let mut places = vec![Place::Machine("/proc/pressure/memory".into(), "/proc/meminfo".into())];
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        if let Some(group) = groups.lines().find_map(|line| line.strip_prefix("0::/")) {
+            places.push(Place::Group(PathBuf::from("/sys/fs/cgroup").join(group)));
+        }
+        Self::of(places)
     }
 
     /// That of a machine whose pressure and memory these files tell, as those in /proc do.
@@ -137,6 +125,13 @@ impl Pressure {
     fn of(places: Vec<Place>) -> Self {
         let places = places.into_iter().map(|place| (place, None)).collect();
         Self { places, looked: Instant::now(), pressed: None, part: WHOLE }
+    }
+
+    /// Bytes that are to be had without taking anonymous pages of others, by what the machine and the group tell. None
+    /// if neither does.
+    #[must_use]
+    pub fn available(&self) -> Option<u64> {
+        self.places.iter().filter_map(|(place, _)| Some(place.memory()?.0)).min()
     }
 
     /// Whether less than all may be had.

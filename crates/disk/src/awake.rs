@@ -3,8 +3,8 @@
 //! In a virtual machine a processor that goes idle takes 20 to 50 us to come back, and a client that waits for each
 //! reply pays for that with each request. The kernel does the same in itself (`drivers/cpuidle/governors/haltpoll.c`).
 //!
-//! Price: [`MOST`] of a processor that nobody else wants, whenever a client comes late. Guarantee: a
-//! client that did not come in time is waited for asleep, until it has come as soon again.
+//! Price: [`MOST`] of a processor that nobody else wants, whenever a client comes late. Guarantee: a client that did
+//! not come in time is waited for asleep, until it has come as soon again.
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};

@@ -12,7 +12,7 @@
 
 use ramfold::{Store, Which};
 use ramfold_budget::member::Member;
-use ramfold_budget::pressure::{Pressure, available};
+use ramfold_budget::pressure::Pressure;
 use ramfold_budget::recompress::Manners;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -155,7 +155,8 @@ impl Work {
         let stats = member.store().stats();
         let uses = stats.stores + stats.loads;
         self.is_busy = uses - std::mem::replace(&mut self.uses, uses) > BUSY;
-        member.store().set_most_fresh(bounds.most(member, available(), self.pressure.is_felt()));
+        let most = bounds.most(member, self.pressure.available(), self.pressure.is_felt());
+        member.store().set_most_fresh(most);
     }
 
     /// Compresses what is to be compressed now, or a part of it. Returns how long to wait then.
