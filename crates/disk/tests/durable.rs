@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 const PAGES: u64 = 24;
@@ -414,10 +414,16 @@ fn what_was_flushed_is_there_after_a_power_cut_at_any_call() {
 fn so_it_is_while_the_log_becomes_a_new_image() {
     let directory = directory();
     let (mut client, durable, _) = serve(directory.path(), (usize::MAX, 0, 0), 16 << 10);
+    // A stop abandons a fold that is under way, so it is to come after one: the work goes on until then.
+    let began = Instant::now();
     client.work(40, true);
+    while durable.counts().folds == 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", durable.counts());
+        std::thread::sleep(Duration::from_millis(10));
+        client.work(1, true);
+    }
     durable.stop(&client.disk, |_, _| ()).unwrap();
     client.recorder.note(Call::Flushed(client.now.clone()));
-    assert!(durable.counts().folds > 0, "{:?}", durable.counts());
     let cuts = cut_everywhere(directory.path(), &calls_of(&client), 4, "folds");
     eprintln!("{cuts} cuts, {:?}", durable.counts());
 }
