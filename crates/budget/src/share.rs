@@ -380,7 +380,7 @@ mod tests {
         deaf.iter().for_each(|mut client| drop(client.write_all(b"nonsense\0\xff")));
         let begun = Instant::now();
         (0..50).for_each(|_| drop(join(&path).unwrap()));
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(begun.elapsed() < Duration::from_secs(60));
     }
 
     #[test]

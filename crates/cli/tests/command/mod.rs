@@ -44,11 +44,11 @@ pub fn one_line(text: &str) -> &str {
     text.trim_end()
 }
 
-/// Waits until `true`, ten seconds at most.
+/// Waits until `true`, a minute at most.
 pub fn wait_for(what: &str, condition: impl Fn() -> bool) {
     let started = Instant::now();
     while !condition() {
-        assert!(started.elapsed() < Duration::from_secs(10), "waited in vain: {what}");
+        assert!(started.elapsed() < Duration::from_secs(60), "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

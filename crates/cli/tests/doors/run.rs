@@ -46,7 +46,7 @@ impl Budget {
             if let Some(budget) = Self::named(run) {
                 return budget;
             }
-            assert!(started.elapsed() < Duration::from_secs(10), "{run} has no program");
+            assert!(started.elapsed() < Duration::from_secs(60), "{run} has no program");
             std::thread::sleep(Duration::from_millis(10));
         }
     }

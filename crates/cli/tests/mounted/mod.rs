@@ -111,11 +111,11 @@ fn wait(child: &mut Child, seconds: u64) -> Option<std::process::ExitStatus> {
     None
 }
 
-/// Waits until it is so, ten seconds at most.
+/// Waits until it is so, a minute at most.
 pub fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(10), "waited in vain: {what}");
+        assert!(started.elapsed() < Duration::from_secs(60), "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -333,7 +333,11 @@ impl<'place> Mounted<'place> {
             if let Some(status) = self.process.as_mut().unwrap().try_wait().unwrap() {
                 panic!("ramfold mount ended with {status}: {}", self.told());
             }
-            assert!(started.elapsed() < Duration::from_secs(20), "not mounted after 20 s: {}", self.told());
+            assert!(
+                started.elapsed() < Duration::from_secs(60),
+                "not mounted after a minute: {}",
+                self.told()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }

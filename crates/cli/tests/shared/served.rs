@@ -32,10 +32,10 @@ impl Disk {
         self.process.wait().unwrap().code()
     }
 
-    /// Its status, if it ends within ten seconds.
+    /// Its status, if it ends within a minute.
     pub fn wait(mut self) -> Option<i32> {
         let begun = std::time::Instant::now();
-        while begun.elapsed().as_secs() < 10 {
+        while begun.elapsed().as_secs() < 60 {
             if let Some(status) = self.process.try_wait().unwrap() {
                 return status.code();
             }
