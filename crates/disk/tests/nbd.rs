@@ -171,6 +171,29 @@ fn a_write_without_its_data_changes_nothing() {
     assert_eq!(disk.store().stats().stored_pages, 0);
 }
 
+/// A kernel that swaps may need what a reply frees, before it can send the data of its next request.
+#[test]
+fn replies_do_not_wait_for_the_data_of_a_later_request() {
+    let disk = disk();
+    for len in [4096, 1 << 20] {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| serve_client(&disk, "disk", None, ours, |_| Ok(())));
+            theirs.write_all(&[hello(&[go()]), request(3, 0, 0, 0), request(1, 0, 0, len)].concat()).unwrap();
+            let mut got = [0; 4096];
+            let mut begun = Vec::new();
+            while !begun.windows(4).any(|four| four == 0x6744_6698_u32.to_be_bytes()) {
+                let more = theirs.read(&mut got).expect("the reply to the flush");
+                begun.extend_from_slice(&got[..more]);
+            }
+            theirs.write_all(&vec![9; len as usize]).unwrap();
+            drop(theirs);
+        });
+        assert_eq!(disk.store().stats().stored_pages, u64::from(len) / PAGE_SIZE as u64);
+    }
+}
+
 /// As one that talks, but a byte at a time.
 #[test]
 fn a_client_has_no_longer_for_its_handshake_however_slowly_it_goes_on() {

@@ -126,7 +126,7 @@ impl<D: Disk, S: Read + Write> Session<'_, D, S> {
         Ok(())
     }
 
-    /// The next request; before it is waited for, what is ready is sent. None at the end.
+    /// The next request; before it is waited for, or for its data, what is ready is sent. None at the end.
     fn next(&mut self) -> io::Result<Option<Request>> {
         let size = Request::size(self.agreed.framing);
         if self.stream.buffer().len() < size || self.replies.len() >= MOST_HELD || self.held >= BATCH {
@@ -151,6 +151,10 @@ impl<D: Disk, S: Read + Write> Session<'_, D, S> {
         // It is at most 32 MiB.
         #[allow(clippy::cast_possible_truncation)]
         let payload = if has_payload { request.len as usize } else { 0 };
+        if self.stream.buffer().len() < payload {
+            // A kernel that swaps may need what these replies free, to send the data.
+            self.send()?;
+        }
         if !self.stream.has_room(payload) {
             self.payload.resize(payload, 0);
             self.stream.read_exact(&mut self.payload)?;
