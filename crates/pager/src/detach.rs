@@ -93,14 +93,17 @@ pub(crate) fn detach_unlike(
     for run in runs(there) {
         let start = engine.pages.addr(first + run.start);
         for (part, area) in space.areas_in(&(start..start + run.len() * PAGE)) {
-            if area.kind != Kind::Anonymous || !area.prot.writable() || area.prot == Prot::READ_WRITE {
+            if area.kind != Kind::Anonymous || !area.prot.writable() {
                 continue;
             }
+            // A program can have all that it may read be executable as well (personality).
+            let unlike = area.prot != Prot::READ_WRITE;
+            let rights = if unlike { area.prot.0 } else { area.prot.0 | libc::PROT_EXEC };
             let from = run.start + (part.start - start) / PAGE;
             let pages = from..from + part.len() / PAGE;
             let window = staging + from * PAGE;
             // Its own memory; refused, nothing is moved.
-            if sys::protect(window, part.len(), area.prot.0).is_ok() {
+            if sys::protect(window, part.len(), rights).is_ok() {
                 detached |= detach(engine, &group, (first, there), pages, staging, &mut Refused::default());
                 let _ = sys::protect(window, part.len(), Prot::READ_WRITE.0);
             }

@@ -46,6 +46,9 @@ struct guest *ramfold_expect_guest(int (*function)(void *), void *argument);
 void ramfold_begin_copy(const uintptr_t *touched, size_t count);
 void ramfold_end_copy(int in_child);
 
+/* threads.rs: this thread ends by exit(2), as what returns to clone does. */
+void ramfold_before_exit(int status);
+
 /* filters.rs: before a filter of system calls; and whether this thread is inside mimalloc. */
 void ramfold_before_filter(void);
 int ramfold_is_in_heap(void);
@@ -75,7 +78,9 @@ struct start {
 static int start_child(void *start) {
     struct start copy = *(struct start *)start;
     ramfold_end_copy(1);
-    return copy.function(copy.argument);
+    int status = copy.function(copy.argument);
+    ramfold_before_exit(status);
+    return status;
 }
 
 /* A guest may share its creator's thread-local storage: nothing here uses any. */
@@ -234,6 +239,7 @@ long ramfold_syscall(long number, ...) {
 #ifdef SYS_fork
     case SYS_fork: return copy_process(number, a, NULL, 0);
 #endif
+    case SYS_exit: ramfold_before_exit((int)a[0]); break;
     case SYS_close: return close((int)a[0]);
 #ifdef SYS_dup2
     case SYS_dup2: return dup2((int)a[0], (int)a[1]);

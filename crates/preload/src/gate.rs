@@ -43,7 +43,7 @@ pub fn enter(mut thread: NonNull<Thread>) -> Pass {
         thread_mut.slot = claim();
     }
     loop {
-        step(thread_mut.slot, 1);
+        step(thread_mut, 1);
         compiler_fence(Ordering::SeqCst);
         if CLOSED.load(Ordering::Relaxed) == 0 {
             return Pass(thread);
@@ -51,7 +51,7 @@ pub fn enter(mut thread: NonNull<Thread>) -> Pass {
         if depth(thread_mut.slot) > 1 && thread_mut.slot != SHARED {
             return Pass(thread);
         }
-        step(thread_mut.slot, u32::MAX);
+        step(thread_mut, u32::MAX);
         lock::wait(&CLOSED, 1);
     }
 }
@@ -61,15 +61,15 @@ impl Drop for Pass {
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
         // SAFETY: the block is this thread's own.
-        step(unsafe { self.0.as_ref().slot }, u32::MAX);
+        step(unsafe { self.0.as_mut() }, u32::MAX);
     }
 }
 
-/// True when this thread may be inside: of one without a slot of its own it cannot be told.
+/// True when this thread is inside.
 pub fn is_inside(thread: NonNull<Thread>) -> bool {
     // SAFETY: the block is this thread's own.
-    let slot = unsafe { thread.as_ref().slot };
-    slot != 0 && (slot == SHARED || depth(slot) > 0)
+    let thread = unsafe { thread.as_ref() };
+    thread.slot != 0 && if thread.slot == SHARED { thread.in_shared > 0 } else { depth(thread.slot) > 0 }
 }
 
 fn depth(slot: u32) -> u32 {
@@ -78,9 +78,10 @@ fn depth(slot: u32) -> u32 {
 
 /// Adds to the depth, modulo 2^32. A slot of one's own needs no locked instruction.
 #[inline]
-fn step(slot: u32, by: u32) {
-    let inside = &SLOT[slot as usize % SLOTS].inside;
-    if slot == SHARED {
+fn step(thread: &mut Thread, by: u32) {
+    let inside = &SLOT[thread.slot as usize % SLOTS].inside;
+    if thread.slot == SHARED {
+        thread.in_shared = thread.in_shared.wrapping_add(by);
         inside.fetch_add(by, Ordering::SeqCst);
     } else {
         inside.store(inside.load(Ordering::Relaxed).wrapping_add(by), Ordering::Release);

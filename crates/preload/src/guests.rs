@@ -23,7 +23,7 @@ use rustix::process::Pid;
 use crate::ending::refuse;
 use crate::pager::{internally, pager};
 use crate::users::{self, EXPECTED, FREE, USERS, claim, own_pid};
-use crate::{bond, deputy, descriptors, gate, host, lock, management, stack, sys};
+use crate::{bond, deputy, descriptors, gate, host, lock, management, stack, sys, threads};
 
 /// Between two looks at the users; and how many a guest has to enter itself, when nobody else is left.
 const LOOK: Duration = Duration::from_millis(50);
@@ -31,7 +31,7 @@ const LOOKS: u32 = 40;
 /// Bytes of the stack on which the keeper begins.
 const STACK: usize = 256 << 10;
 
-/// There is a keeper; under [`gate::hold_forks`].
+/// There is a keeper; changed under [`gate::hold_forks`].
 static KEPT: AtomicBool = AtomicBool::new(false);
 /// The keeper serves.
 static SERVES: AtomicU32 = AtomicU32::new(0);
@@ -70,6 +70,9 @@ fn has_keeper() -> bool {
     gate::hold_forks();
     let kept = KEPT.load(Ordering::Relaxed) || begin();
     KEPT.store(kept, Ordering::Relaxed);
+    if kept {
+        threads::are_alone();
+    }
     gate::release_forks();
     kept
 }

@@ -133,6 +133,13 @@ impl Request {
         self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
     }
 
+    /// A reservation that takes a good part of the managed range. Where that has no room for it the kernel has: what is
+    /// used of it is not managed, and counts.
+    fn is_vast(self) -> bool {
+        let reserves = self.prot == libc::PROT_NONE || self.flags & libc::MAP_NORESERVE != 0;
+        reserves && self.len >= pager::range().len() / 16
+    }
+
     /// The system call; the errno on failure.
     fn raw(self) -> Result<usize, i32> {
         let addr = ptr::with_exposed_provenance_mut(self.addr);
@@ -237,6 +244,11 @@ impl Request {
     /// Maps it: the address.
     pub fn serve(mut self) -> Pages {
         self.admit()?;
+        // Mimalloc's hints are for pages of its own kind, and low until somebody has begun them: what came to lie there
+        // would not be known for its block any more.
+        if !self.is_fixed() && is_managing() && gate::is_inside(tls::thread()) {
+            self.addr = 0;
+        }
         let raw = |request: Self| request.raw().map_err(MapError::Kernel);
         let range = pager::range();
         if !self.is_fixed() && !self.is_managed_kind() {
@@ -257,9 +269,13 @@ impl Request {
             return Err(MapError::Invalid);
         }
         if !self.is_fixed() {
-            return match self.near(len) {
-                Some(addr) => Ok(addr),
-                None => with_pager(move |pager| map_anywhere(pager, len, self.prot, self.flags)),
+            if let Some(addr) = self.near(len) {
+                return Ok(addr);
+            }
+            let mapped = with_pager(move |pager| map_anywhere(pager, len, self.prot, self.flags));
+            return match mapped {
+                Err(MapError::NoMemory) if self.is_vast() => raw(Self { addr: 0, ..self }),
+                mapped => mapped,
             };
         }
         // Where management begins with this call, the range was still empty.

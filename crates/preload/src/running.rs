@@ -35,7 +35,8 @@ fn places(tid: u32) -> impl Iterator<Item = &'static Entry> {
     (0..PROBES).map(move |i| &TABLE[(tid as usize + i) % ENTRIES])
 }
 
-fn own_tid() -> u32 {
+/// This thread's number.
+pub fn own_tid() -> u32 {
     gettid().as_raw_nonzero().get().unsigned_abs()
 }
 

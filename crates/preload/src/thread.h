@@ -13,6 +13,8 @@ struct ramfold_thread {
     unsigned masked;        /* depth: while non-zero, all signals are blocked and the thread cannot be cancelled */
     unsigned long long mask; /* what was blocked before */
     int cancelstate;         /* whether it could be cancelled before */
+    unsigned in_shared;      /* depth inside the heap, of a thread without a slot of its own */
+    unsigned tid;            /* the thread that is counted (threads.rs); 0: none */
     _Bool off_stack;         /* runs on a stack of ramfold's own */
 };
 

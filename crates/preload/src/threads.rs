@@ -4,12 +4,13 @@
 //! its stack, which libc maps for itself, and its thread-local tables are the dynamic linker's (loader.rs); where the
 //! program brings a stack of its own, in managed memory, the part in which libc puts the block is kept. Program
 //! threads are counted: the pager's threads would keep a process alive whose main thread has called pthread_exit, so
-//! the last program thread to end exits for it.
+//! the last program thread to end exits for it. So does the last to end past libc, by exit(2): who calls that by
+//! syscall(), and who returns from the function that clone() ran in a copy of the process.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use libc::{pthread_attr_t, pthread_key_t, pthread_t};
 
@@ -26,6 +27,10 @@ real::function!(fn thrd_create(*mut pthread_t, Start, *mut c_void) -> c_int);
 static PROGRAM_THREADS: AtomicUsize = AtomicUsize::new(1);
 /// The key whose destructor sees threads end; plus one, 0 when there is none.
 static KEY: AtomicU32 = AtomicU32::new(0);
+/// One of them has ended past libc, which takes none for the last then.
+static PAST_LIBC: AtomicBool = AtomicBool::new(false);
+/// The pager's threads are another process's: the kernel ends this one with its last thread.
+static KEPT: AtomicBool = AtomicBool::new(false);
 /// glibc runs destructors in up to four rounds: ours counts them, to be among the last.
 const ROUNDS: usize = 3;
 
@@ -43,14 +48,41 @@ pub fn register_main() {
     if unsafe { libc::pthread_key_create(&raw mut key, Some(ended)) } == 0 {
         KEY.store(key + 1, Ordering::Release);
     }
-    running::enter();
-    watch(1);
+    begin();
 }
 
 /// In the child of a fork.
 pub fn only_this_one() {
     PROGRAM_THREADS.store(1, Ordering::Relaxed);
+    PAST_LIBC.store(false, Ordering::Relaxed);
+    KEPT.store(false, Ordering::Relaxed);
+    count_this(running::own_tid());
     running::only_this_one();
+}
+
+/// The pager's threads are a keeper's from here on.
+pub fn are_alone() {
+    KEPT.store(true, Ordering::Release);
+}
+
+/// This thread is one of those that are counted.
+fn begin() {
+    count_this(running::own_tid());
+    running::enter();
+    watch(1);
+}
+
+fn count_this(tid: u32) {
+    // SAFETY: only this thread writes its block.
+    unsafe { tls::thread().as_mut().tid = tid };
+}
+
+/// This thread is counted no longer. Whether it was the last.
+fn end() -> bool {
+    gate::leave_for_good(tls::thread());
+    running::leave();
+    count_this(0);
+    PROGRAM_THREADS.fetch_sub(1, Ordering::AcqRel) == 1
 }
 
 /// Whether the program has one thread.
@@ -69,12 +101,35 @@ unsafe extern "C" fn ended(round: *mut c_void) {
     if round.addr() < ROUNDS {
         return watch(round.addr() + 1);
     }
-    gate::leave_for_good(tls::thread());
-    running::leave();
-    if PROGRAM_THREADS.fetch_sub(1, Ordering::AcqRel) == 1 {
-        // SAFETY: what libc does when the last thread ends.
-        unsafe { libc::exit(0) };
+    if !end() {
+        return;
     }
+    if PAST_LIBC.load(Ordering::Acquire) {
+        end_process(0);
+    }
+    // SAFETY: what libc does when the last thread ends.
+    unsafe { libc::exit(0) };
+}
+
+/// For clone.c: this thread is about to end past libc. Not counted are threads that libc does not know, and processes
+/// that share this one's memory. Where there is a keeper, the kernel ends the process itself, and a filter may let
+/// nothing through but the end.
+#[unsafe(no_mangle)]
+extern "C" fn ramfold_before_exit(status: c_int) {
+    // SAFETY: only this thread writes its block.
+    let counted = unsafe { tls::thread().as_ref().tid };
+    if KEPT.load(Ordering::Acquire) || counted != running::own_tid() {
+        return;
+    }
+    PAST_LIBC.store(true, Ordering::Release);
+    if end() {
+        end_process(status);
+    }
+}
+
+fn end_process(status: c_int) {
+    // SAFETY: ends the process, without the program's own handlers.
+    unsafe { sys::call(libc::SYS_exit_group, [(status & 0xff).unsigned_abs() as usize, 0, 0, 0, 0]) };
 }
 
 /// What a new thread is to run; the layout is that of tls.c.
@@ -97,8 +152,7 @@ unsafe extern "C" {
 unsafe extern "C" fn ramfold_started(package: *mut c_void) -> Package {
     // SAFETY: the caller's.
     let package = *unsafe { Box::from_raw(package.cast::<Package>()) };
-    running::enter();
-    watch(1);
+    begin();
     package
 }
 

@@ -23,6 +23,10 @@ pub struct Thread {
     pub mask: u64,
     /// Whether it could be cancelled before.
     pub cancelstate: c_int,
+    /// Depth inside the heap, of a thread that has no slot of its own.
+    pub in_shared: u32,
+    /// The thread that is counted ([`crate::threads`]): who shares this storage has another number. 0: none.
+    pub tid: u32,
     /// This thread runs on a stack of ramfold's own.
     pub off_stack: bool,
 }

@@ -85,6 +85,19 @@ void ramfold_find_fork(void) { ramfold_find(&bare_fork, "_Fork"); }
 
 pid_t first__Fork(void) { return ((pid_t(*)(void))ramfold_find(&bare_fork, "_Fork"))(); }
 
+struct copy {
+    int (*function)(void *);
+    void *argument;
+};
+
+/* Memory may come to be managed in the copy. Then the engine must know of its end. */
+static int start_copy(void *place) {
+    struct copy copy = *(struct copy *)place;
+    int status = copy.function(copy.argument);
+    ((any)ramfold_slot_syscall)(SYS_exit, status, 0, 0, 0, 0);
+    return status;
+}
+
 /* These two vary in their arguments, which come where those of any function do. */
 int first_clone(int (*function)(void *), void *stack, int flags, void *argument, void *parent_tid, void *tls,
                 void *child_tid) {
@@ -92,6 +105,9 @@ int first_clone(int (*function)(void *), void *stack, int flags, void *argument,
     if (makes_guest(flags) && ramfold_load(__builtin_return_address(0)))
         return ((int (*)(int (*)(void *), void *, int, void *, void *, void *, void *))ramfold_slot_clone)(
             function, stack, flags, argument, parent_tid, tls, child_tid);
+    struct copy copy = {function, argument};
+    if (!(flags & CLONE_VM) && function && stack)
+        return __clone(start_copy, stack, flags, &copy, parent_tid, tls, child_tid);
     return __clone(function, stack, flags, argument, parent_tid, tls, child_tid);
 }
 

@@ -1,7 +1,10 @@
 /* Memory that may be executed as well leaves and comes back as other memory does, whether it was mapped by mmap or by syscall();
-   so does what may only be written, and code in it still runs. */
+   so does what may only be written, what may be executed because the program has asked for that of all that it reads, and code
+   in it still runs. */
 #define _GNU_SOURCE
 #include "check.h"
+
+#include <sys/personality.h>
 
 #define SIZE (8 * MIB)
 
@@ -52,5 +55,11 @@ int main(int argc, char **argv) {
     unsigned char *grown = (unsigned char *)syscall(SYS_mremap, first, SIZE, 2 * SIZE, MREMAP_MAYMOVE, NULL);
     must(grown != MAP_FAILED && zero(grown, 2 * SIZE));
     must(syscall(SYS_munmap, second, SIZE) == 0 && munmap(grown, 2 * SIZE) == 0);
+    must(personality(PER_LINUX | READ_IMPLIES_EXEC) >= 0);
+    unsigned char *implied = map_rw(SIZE);
+    fill_all(implied);
+    press();
+    away(implied, SIZE);
+    expect_all(implied);
     return 0;
 }

@@ -74,6 +74,21 @@ static void reservation(void) {
     CHECK(munmap(p, size) == 0);
 }
 
+/* More address space than is managed, as databases and sandboxes of WebAssembly reserve it. */
+static void vast(void) {
+    enum { COUNT = 8 };
+    size_t size = (size_t)8 << 40;
+    char *p[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        int prot = i % 2 ? RW : PROT_NONE;
+        p[i] = mmap(NULL, size, prot, ANON | MAP_NORESERVE, -1, 0);
+        CHECK(p[i] != MAP_FAILED);
+        CHECK(mprotect(p[i] + (size >> 1), 1 << 20, RW) == 0);
+        fill(p[i] + (size >> 1), 1 << 20, i);
+    }
+    for (int i = 0; i < COUNT; i++) CHECK(filled(p[i] + (size >> 1), 1 << 20, i) && munmap(p[i], size) == 0);
+}
+
 static void fixed(void) {
     char *p = map(4);
     fill(p, 4 * PAGE, 2);
@@ -161,6 +176,7 @@ int main(void) {
     errors();
     protection();
     reservation();
+    vast();
     fixed();
     moves();
     advice();
