@@ -189,6 +189,7 @@ fn through(options: &[&str], length: Duration) {
     }
     let after = read_all();
     report(&run, &format!("through the mount {options:?}"));
+    eprintln!("{}", place.ctl(&["coherent", "stat"]).trim().replace('\n', ", "));
     eprintln!("at most {} KiB of memory; {before} descriptors before, {after} after", mounted.most() >> 10);
     assert!(after <= before + 2 * FILES + 64, "descriptors are left open: {before} before, {after} after");
     mounted.stop();

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 
 /// The directory of each other file.
 pub const HALF: &str = "half/";
+/// How long a quarter of the files is changed. In the time of the others what was read of a file is kept: its version
+/// has settled.
+const QUARTER: Duration = Duration::from_secs(4);
 /// Handles that a thread keeps open.
 const KEPT: usize = 4;
 
@@ -43,6 +46,7 @@ pub struct Run {
     /// Changes that have returned and are not firm, the oldest first.
     recent: Mutex<VecDeque<(Duration, Arc<Body>, Change)>>,
     pub clock: Clock,
+    begun: Instant,
     pub names: Vec<Name>,
     pub ended: AtomicBool,
     pub failures: Mutex<Vec<String>>,
@@ -97,7 +101,7 @@ impl Run {
         let names = (0..files).map(name).collect();
         let (ended, failures) = (AtomicBool::new(false), Mutex::new(vec![]));
         let (checks, cells, changes) = (AtomicU64::new(0), AtomicU64::new(0), Default::default());
-        let (recent, clock) = (Mutex::default(), Clock::default());
+        let (recent, clock, begun) = (Mutex::default(), Clock::default(), Instant::now());
         Self {
             through,
             behind,
@@ -105,6 +109,7 @@ impl Run {
             bound,
             recent,
             clock,
+            begun,
             names,
             ended,
             failures,
@@ -193,6 +198,13 @@ impl Run {
         Ok(())
     }
 
+    /// A file of the quarter that is changed now. The others come to rest, so that a mount keeps what is read of them.
+    fn changed_now(&self, random: &mut Random) -> &Name {
+        let quarter = self.names.len().div_ceil(4);
+        let turn = usize::try_from(self.begun.elapsed().as_secs() / QUARTER.as_secs()).unwrap();
+        &self.names[(turn * quarter + random.below(quarter)) % self.names.len()]
+    }
+
     fn counted(&self, len: usize) {
         self.checks.fetch_add(1, Relaxed);
         self.cells.fetch_add(len as u64, Relaxed);
@@ -206,9 +218,10 @@ impl<'run> Client<'run> {
 
     fn turn(&mut self) -> Outcome {
         let run = self.run;
-        // Some files are read and changed more than others.
+        // Some files are read more than others.
         let at = self.random.below(run.names.len()).min(self.random.below(run.names.len()));
         let name = &run.names[at];
+        let changed = run.changed_now(&mut self.random);
         let behind = self.random.below(2) == 0;
         let directory = if behind { &run.behind } else { &run.through };
         match self.random.below(100) {
@@ -217,12 +230,12 @@ impl<'run> Client<'run> {
             30..50 => self.read_kept(),
             50..60 => self.read_whole(name),
             60..70 => self.read_mapping(name),
-            70..86 => self.write(name, directory),
-            86..90 => self.write_mapping(name, directory, behind),
-            90..94 => self.truncate(name, directory),
-            94..97 => self.append(name, directory),
-            97..99 => self.rename_over(name, directory),
-            _ => self.unlink_and_create(name, directory),
+            70..86 => self.write(changed, directory),
+            86..90 => self.write_mapping(changed, directory, behind),
+            90..94 => self.truncate(changed, directory),
+            94..97 => self.append(changed, directory),
+            97..99 => self.rename_over(changed, directory),
+            _ => self.unlink_and_create(changed, directory),
         }
     }
 
@@ -251,7 +264,7 @@ impl<'run> Client<'run> {
                 let read =
                     file.read_at(&mut bytes, (from * CELL) as u64).map_err(|error| error.to_string())?;
                 bytes.truncate(read);
-                std::thread::sleep(self.run.bound + Duration::from_millis(20));
+                self.run.clock.wait(self.run.bound, &self.run.ended);
                 Some(bytes)
             }
         };

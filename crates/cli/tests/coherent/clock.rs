@@ -42,6 +42,14 @@ impl Clock {
         }
     }
 
+    /// Waits until more has passed, while others work.
+    pub fn wait(&self, time: Duration, ended: &AtomicBool) {
+        let begun = self.now();
+        while self.since(begun) <= time && !ended.load(SeqCst) {
+            std::thread::sleep(TICK / 20);
+        }
+    }
+
     /// Lets so much pass, and a tick for what began within one, while nobody works.
     pub fn rest(&self, most: Duration) {
         let end = self.now() + most;
