@@ -10,6 +10,8 @@
 mod book;
 #[path = "coherent/clients.rs"]
 mod clients;
+#[path = "coherent/clock.rs"]
+mod clock;
 #[path = "coherent/mapping.rs"]
 mod mapping;
 mod mounted;
@@ -32,6 +34,10 @@ const LIMIT: u64 = 16;
 const BOUND: Duration = Duration::from_millis(100);
 /// The same on a busy machine, which sixteen threads make it.
 const BUSY: Duration = Duration::from_millis(300);
+
+/// How long the threads work until all is quiet and everything is looked at: what nobody tells of any more by then was
+/// told late.
+const UNTIL_QUIET: Duration = Duration::from_secs(1);
 
 fn report(run: &Run, what: &str) {
     let kinds = ["written", "by mappings", "truncated", "appended", "renamed over", "unlinked and created"];
@@ -141,9 +147,8 @@ fn nobody_sees_a_name_that_has_gone_or_misses_one_that_has_come() {
     mounted.stop();
 }
 
-/// Changes limits while the threads work.
-fn change_limits(run: &Run, place: &Place, mounted: &Mounted) {
-    let mut turn = 0;
+/// Changes limits while the threads work, beginning where it ended before.
+fn change_limits(run: &Run, place: &Place, mounted: &Mounted, turn: &mut usize) {
     while !run.ended.load(Relaxed) {
         for _ in 0..20 {
             std::thread::sleep(Duration::from_millis(50));
@@ -151,10 +156,10 @@ fn change_limits(run: &Run, place: &Place, mounted: &Mounted) {
                 break;
             }
         }
-        turn += 1;
-        mounted.memlimit("coherent", [8, 32, 12, 24, LIMIT][turn % 5]);
+        *turn += 1;
+        mounted.memlimit("coherent", [8, 32, 12, 24, LIMIT][*turn % 5]);
         // One that has none cannot lose it.
-        place.ctl(&["coherent", "memlimit", HALF, ["0", "1M", "none", "3M"][turn % 4]]);
+        place.ctl(&["coherent", "memlimit", HALF, ["0", "1M", "none", "3M"][*turn % 4]]);
     }
     mounted.memlimit("coherent", LIMIT);
 }
@@ -172,16 +177,20 @@ fn through(options: &[&str], length: Duration) {
         mounted.descriptors()
     };
     let before = read_all();
-    std::thread::scope(|scope| {
-        if std::env::var_os("RAMFOLD_MOUNT_FIXED").is_none() {
-            scope.spawn(|| change_limits(&run, &place, &mounted));
-        }
-        run.work(length);
-    });
+    let (started, mut turn) = (Instant::now(), 0);
+    while started.elapsed() < length {
+        std::thread::scope(|scope| {
+            if std::env::var_os("RAMFOLD_MOUNT_FIXED").is_none() {
+                scope.spawn(|| change_limits(&run, &place, &mounted, &mut turn));
+            }
+            run.work(UNTIL_QUIET);
+        });
+        insist(&run);
+    }
     let after = read_all();
     report(&run, &format!("through the mount {options:?}"));
+    eprintln!("{}", place.ctl(&["coherent", "stat"]).trim().replace('\n', ", "));
     eprintln!("at most {} KiB of memory; {before} descriptors before, {after} after", mounted.most() >> 10);
-    insist(&run);
     assert!(after <= before + 2 * FILES + 64, "descriptors are left open: {before} before, {after} after");
     mounted.stop();
 }

@@ -200,14 +200,20 @@ impl Watch {
 
     /// Enters all that the kernel has told.
     pub fn look(&self) {
-        let mut table = self.table();
-        let before = table.doubtful.nodes.len();
-        self.enter_all(&mut table);
-        if table.doubtful.nodes.len() > before {
+        self.enter(&mut self.table());
+    }
+
+    /// The same, with the table locked. Who waits sleeps on the queue, which does not tell of what was read by others:
+    /// so the bell does.
+    fn enter(&self, table: &mut Table) {
+        let was_none = table.doubtful.is_none();
+        self.enter_all(table);
+        if was_none && !table.doubtful.is_none() {
             self.ring();
         }
     }
 
+    /// For who takes what is doubtful before the table is free again; all others [`Self::enter`].
     fn enter_all(&self, table: &mut Table) {
         let mut events = [0; BATCH];
         loop {
@@ -224,7 +230,7 @@ impl Watch {
     /// Nothing more is told of a file. What changes from here on is young when that is entered.
     fn cease(&self, table: &mut Table, told: &Told) {
         let now = clock_gettime(ClockId::Realtime);
-        self.enter_all(table);
+        self.enter(table);
         told.ended.store(now.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec), SeqCst);
     }
 
@@ -378,5 +384,36 @@ mod tests {
         let (bytes, anything, doubtful) = told(&event(libc::FAN_Q_OVERFLOW, own, b"none", None));
         assert_eq!((bytes, anything), ([true, true], [true, true]));
         assert!(doubtful.all_names);
+    }
+
+    #[test]
+    fn who_waits_hears_of_what_another_has_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths =
+            ["one", "two", "three"].map(|name| directory.path().join(name).to_str().unwrap().to_owned());
+        paths.iter().for_each(|path| std::fs::write(path, "a").unwrap());
+        let watch = Watch::of_files(8);
+        let begin = |number: usize| {
+            let file = std::fs::File::open(&paths[number]).unwrap();
+            watch.as_ref()?.begin(number as u64, file, &paths[number])
+        };
+        let (Some(watch), [Some(_), Some(_), Some(three)]) = (&watch, [0, 1, 2].map(begin)) else {
+            println!("skipped: what is watched (watching the changes of others wants root)");
+            return;
+        };
+        let tries: [(&str, &dyn Fn()); 3] = [
+            ("looks", &|| watch.look()),
+            ("watches a file anew", &|| drop(begin(1))),
+            ("watches a file no more", &|| three.end(Some(&paths[2]))),
+        ];
+        for (what, another) in tries {
+            let mut change = std::process::Command::new("sh");
+            assert!(change.args(["-c", "echo more >>$0", &paths[0]]).status().unwrap().success());
+            another();
+            let is_rung = read(&watch.bell, &mut [0; 8]).is_ok();
+            assert!(is_rung, "nobody hears of a change that was read by one that {what}");
+            let doubtful = watch.wait(None).unwrap();
+            assert_eq!(doubtful.nodes, [0].into(), "{what}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use super::random::Random;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub const CELL: usize = 512;
 pub const WORDS: usize = CELL / 8;
@@ -83,8 +83,8 @@ pub struct Body {
     cells: Vec<Cell>,
     size: Mutex<Size>,
     firm_size: Mutex<Size>,
-    /// When its length was last changed behind the mount.
-    pub moved: Mutex<Option<Instant>>,
+    /// When its length was last changed behind the mount, by the clock.
+    pub moved: Mutex<Option<Duration>>,
     /// One writer for each range of cells.
     pub ranges: [Mutex<()>; CELLS / RANGE],
 }
@@ -275,8 +275,8 @@ struct Bodies {
     firm: u64,
     done: u64,
     begun: u64,
-    /// When the last one was there for sure.
-    ended: Instant,
+    /// When the last one was there for sure, by the clock.
+    ended: Duration,
 }
 
 /// A name, and the bodies that it had.
@@ -290,7 +290,7 @@ pub struct Name {
 impl Name {
     pub fn new(name: String, body: Arc<Body>) -> Self {
         let list = VecDeque::from([body]);
-        let bodies = Bodies { list, first: 0, firm: 0, done: 0, begun: 0, ended: Instant::now() };
+        let bodies = Bodies { list, first: 0, firm: 0, done: 0, begun: 0, ended: Duration::ZERO };
         Self { name, bodies: Mutex::new(bodies), shape: RwLock::new(()) }
     }
 
@@ -315,19 +315,19 @@ impl Name {
         }
     }
 
-    pub fn end(&self, behind: bool) {
+    pub fn end(&self, behind: bool, now: Duration) {
         let mut bodies = self.bodies.lock().unwrap();
         bodies.done = bodies.begun;
         if !behind {
             bodies.firm = bodies.done;
         }
-        bodies.ended = Instant::now();
+        bodies.ended = now;
     }
 
     /// The number of the body that has to be known of through the mount, where what is done behind it is so long after.
-    pub fn firm(&self, bound: Duration) -> u64 {
+    pub fn firm(&self, bound: Duration, now: Duration) -> u64 {
         let mut bodies = self.bodies.lock().unwrap();
-        if bodies.done == bodies.begun && bodies.ended.elapsed() >= bound {
+        if bodies.done == bodies.begun && now.saturating_sub(bodies.ended) >= bound {
             bodies.firm = bodies.done;
         }
         bodies.firm

@@ -1,5 +1,6 @@
 //! What the threads do: read, and change through the mount and behind it, and hold what they see against the book.
 
+use super::clock::Clock;
 use super::mapping::Mapping;
 use super::random::Random;
 use crate::book::{ABSENT, Body, CELL, CELLS, Change, DATA, Name, RANGE, Size, ZERO};
@@ -14,8 +15,9 @@ use std::time::{Duration, Instant};
 
 /// The directory of each other file.
 pub const HALF: &str = "half/";
-/// By when a read(2) sees what was changed behind a mount, in any case (docs/mount.md), and some.
-const LATEST: Duration = Duration::from_millis(1500);
+/// How long a quarter of the files is changed. In the time of the others what was read of a file is kept: its version
+/// has settled.
+const QUARTER: Duration = Duration::from_secs(4);
 /// Handles that a thread keeps open.
 const KEPT: usize = 4;
 
@@ -42,7 +44,9 @@ pub struct Run {
     /// How long after its return a change behind the mount may be seen through it.
     pub bound: Duration,
     /// Changes that have returned and are not firm, the oldest first.
-    recent: Mutex<VecDeque<(Instant, Arc<Body>, Change)>>,
+    recent: Mutex<VecDeque<(Duration, Arc<Body>, Change)>>,
+    pub clock: Clock,
+    begun: Instant,
     pub names: Vec<Name>,
     pub ended: AtomicBool,
     pub failures: Mutex<Vec<String>>,
@@ -97,14 +101,30 @@ impl Run {
         let names = (0..files).map(name).collect();
         let (ended, failures) = (AtomicBool::new(false), Mutex::new(vec![]));
         let (checks, cells, changes) = (AtomicU64::new(0), AtomicU64::new(0), Default::default());
-        let recent = Mutex::default();
-        Self { through, behind, mistake, bound, recent, names, ended, failures, checks, cells, changes }
+        let (recent, clock, begun) = (Mutex::default(), Clock::default(), Instant::now());
+        Self {
+            through,
+            behind,
+            mistake,
+            bound,
+            recent,
+            clock,
+            begun,
+            names,
+            ended,
+            failures,
+            checks,
+            cells,
+            changes,
+        }
     }
 
     /// Sixteen threads, for so long or until one sees what must not be.
     pub fn work(&self, length: Duration) {
+        self.ended.store(false, Relaxed);
         let started = Instant::now();
         std::thread::scope(|scope| {
+            scope.spawn(|| self.clock.go(&self.ended));
             for number in 1..=16_u64 {
                 scope.spawn(move || {
                     let random = Random::new(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -114,24 +134,25 @@ impl Run {
                             self.failures.lock().unwrap().push(format!("thread {number}: {why}"));
                             self.ended.store(true, Relaxed);
                         }
+                        self.clock.turn();
                     }
+                    self.ended.store(true, Relaxed);
                 });
             }
         });
-        self.ended.store(true, Relaxed);
     }
 
     /// A change has returned. What is made through the mount is seen there at once, a length as soon as the one before.
     fn end(&self, body: &Arc<Body>, change: Change, behind: bool) {
         body.end(&change);
         if behind && change.is_of_length() {
-            *body.moved.lock().unwrap() = Some(Instant::now());
+            *body.moved.lock().unwrap() = Some(self.clock.now());
         }
         if self.bound.is_zero() || (!behind && !change.is_of_length()) {
             body.settle(&change);
         } else {
             let mut recent = self.recent.lock().unwrap();
-            recent.push_back((Instant::now(), Arc::clone(body), change));
+            recent.push_back((self.clock.now(), Arc::clone(body), change));
         }
     }
 
@@ -139,11 +160,16 @@ impl Run {
     fn settle(&self) {
         let mut recent = self.recent.lock().unwrap();
         while let Some((ended, body, change)) = recent.pop_front() {
-            if ended.elapsed() < self.bound {
+            if self.clock.since(ended) < self.bound {
                 return recent.push_front((ended, body, change));
             }
             body.settle(&change);
         }
+    }
+
+    /// The body of a name that has to be known of through the mount.
+    fn firm(&self, name: &Name) -> u64 {
+        name.firm(self.bound, self.clock.now())
     }
 
     /// The lengths and states that a read in this directory has to know of.
@@ -155,9 +181,9 @@ impl Run {
         (body.firm_size(), body.firm(from, len))
     }
 
-    /// All is quiet: every byte is known, on both sides, when what was told late is known too.
+    /// All is quiet: every byte is known, on both sides.
     pub fn audit(&self) -> Outcome {
-        std::thread::sleep(if self.bound.is_zero() { self.bound } else { LATEST });
+        self.clock.rest(self.bound);
         for name in &self.names {
             for directory in [&self.through, &self.behind] {
                 let path = directory.join(&name.name);
@@ -170,6 +196,13 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// A file of the quarter that is changed now. The others come to rest, so that a mount keeps what is read of them.
+    fn changed_now(&self, random: &mut Random) -> &Name {
+        let quarter = self.names.len().div_ceil(4);
+        let turn = usize::try_from(self.begun.elapsed().as_secs() / QUARTER.as_secs()).unwrap();
+        &self.names[(turn * quarter + random.below(quarter)) % self.names.len()]
     }
 
     fn counted(&self, len: usize) {
@@ -185,9 +218,10 @@ impl<'run> Client<'run> {
 
     fn turn(&mut self) -> Outcome {
         let run = self.run;
-        // Some files are read and changed more than others.
+        // Some files are read more than others.
         let at = self.random.below(run.names.len()).min(self.random.below(run.names.len()));
         let name = &run.names[at];
+        let changed = run.changed_now(&mut self.random);
         let behind = self.random.below(2) == 0;
         let directory = if behind { &run.behind } else { &run.through };
         match self.random.below(100) {
@@ -196,19 +230,19 @@ impl<'run> Client<'run> {
             30..50 => self.read_kept(),
             50..60 => self.read_whole(name),
             60..70 => self.read_mapping(name),
-            70..86 => self.write(name, directory),
-            86..90 => self.write_mapping(name, directory, behind),
-            90..94 => self.truncate(name, directory),
-            94..97 => self.append(name, directory),
-            97..99 => self.rename_over(name, directory),
-            _ => self.unlink_and_create(name, directory),
+            70..86 => self.write(changed, directory),
+            86..90 => self.write_mapping(changed, directory, behind),
+            90..94 => self.truncate(changed, directory),
+            94..97 => self.append(changed, directory),
+            97..99 => self.rename_over(changed, directory),
+            _ => self.unlink_and_create(changed, directory),
         }
     }
 
     /// Opens a name: the file, and the bodies that it may be. None if the name may have had none for a moment.
     fn open(&self, name: &Name, directory: &Path) -> Result<Option<Opened>, String> {
         let path = directory.join(&name.name);
-        let before = if directory == self.run.behind { name.done() } else { name.firm(self.run.bound) };
+        let before = if directory == self.run.behind { name.done() } else { self.run.firm(name) };
         let file = File::open(&path);
         let bodies = name.since(before);
         match (file, bodies) {
@@ -230,7 +264,7 @@ impl<'run> Client<'run> {
                 let read =
                     file.read_at(&mut bytes, (from * CELL) as u64).map_err(|error| error.to_string())?;
                 bytes.truncate(read);
-                std::thread::sleep(self.run.bound + Duration::from_millis(20));
+                self.run.clock.wait(self.run.bound, &self.run.ended);
                 Some(bytes)
             }
         };
@@ -306,7 +340,7 @@ impl<'run> Client<'run> {
         let (_, before) = self.run.known(&self.run.through, &body, from, len);
         let path = self.run.through.join(&name.name);
         let file = File::open(&path).map_err(told("open", &path))?;
-        let mapping = Mapping::new(&file, size * CELL, false, self.run.bound).map_err(told("map", &path))?;
+        let mapping = Mapping::new(&file, size * CELL, false).map_err(told("map", &path))?;
         let bytes = mapping.read(from * CELL, len * CELL).map_err(lost(&file, &path, size))?;
         self.run.counted(len);
         body.judge(from, &before, &bytes).map_err(|why| format!("{} mapped: {why}", name.name))
@@ -314,7 +348,7 @@ impl<'run> Client<'run> {
 
     /// Whether the name leads to its last body in this directory for sure.
     fn is_known(&self, name: &Name, directory: &Path) -> bool {
-        directory == self.run.behind || name.firm(self.run.bound) == name.done()
+        directory == self.run.behind || self.run.firm(name) == name.done()
     }
 
     fn changed(&self, kind: usize) {
@@ -359,10 +393,15 @@ impl<'run> Client<'run> {
         let size = body.size().done;
         let Some((range, from, len)) = self.some_range(size) else { return Ok(()) };
         let _range = body.ranges[range].lock().unwrap();
+        // Whole pages are written back, with all that was not seen yet of what others changed in them.
+        self.run.settle();
+        let first = range * RANGE;
+        if !behind && body.firm(first, RANGE) != body.done(first, RANGE) {
+            return Ok(());
+        }
         let path = directory.join(&name.name);
         let file = File::options().read(true).write(true).open(&path).map_err(told("open to map", &path))?;
-        let mut mapping =
-            Mapping::new(&file, size * CELL, true, self.run.bound).map_err(told("map", &path))?;
+        let mut mapping = Mapping::new(&file, size * CELL, true).map_err(told("map", &path))?;
         let (change, versions) = body.begin(from..from + len, DATA, None);
         mapping.write(from * CELL, &body.bytes(from, &versions)).map_err(lost(&file, &path, size))?;
         mapping.sync().map_err(told("msync", &path))?;
@@ -408,7 +447,8 @@ impl<'run> Client<'run> {
         }
         let body = name.body();
         // Through the mount, where the end was moved a moment ago, who reads meanwhile may see it at the old one.
-        let is_moved = body.moved.lock().unwrap().is_some_and(|then| then.elapsed() < self.run.bound);
+        let is_moved =
+            body.moved.lock().unwrap().is_some_and(|then| self.run.clock.since(then) < self.run.bound);
         if is_moved && directory == self.run.through {
             return Ok(());
         }
@@ -438,7 +478,7 @@ impl<'run> Client<'run> {
         if !self.errs(Mistake::LostName) {
             fs::rename(&new, directory.join(&name.name)).map_err(told("rename", &new))?;
         }
-        name.end(directory == self.run.behind);
+        name.end(directory == self.run.behind, self.run.clock.now());
         self.changed(4);
         Ok(())
     }
@@ -453,7 +493,7 @@ impl<'run> Client<'run> {
         name.begin(Arc::clone(&body));
         fs::remove_file(&path).map_err(told("unlink", &path))?;
         let mut file = File::create_new(&path).map_err(told("create", &path))?;
-        name.end(directory == self.run.behind);
+        name.end(directory == self.run.behind, self.run.clock.now());
         let (mut size, end) = (0, 1 + self.random.below(CELLS));
         while size < end {
             let len = (1 + self.random.below(200)).min(end - size);

@@ -6,6 +6,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+/// How long a length is waited for. That it comes soon is seen by reads.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// A mapping of a file that nobody makes shorter meanwhile.
 pub struct Mapping {
     at: *mut u8,
@@ -16,12 +19,13 @@ pub struct Mapping {
 impl Mapping {
     /// Asks for the length first, as whoever maps a file does: a touch behind the length that the kernel knows is
     /// SIGBUS. The kernel passes over an answer that it got while another came, and asks again.
-    pub fn new(file: &File, len: usize, to_write: bool, bound: Duration) -> std::io::Result<Self> {
+    pub fn new(file: &File, len: usize, to_write: bool) -> std::io::Result<Self> {
         const TRIES: usize = 8;
         let begun = Instant::now();
         let is_there = || file.metadata().is_ok_and(|told| told.len() >= len as u64);
-        let late =
-            || std::iter::from_fn(|| (begun.elapsed() < bound).then(|| std::thread::sleep(bound / 50)));
+        let late = || {
+            std::iter::from_fn(|| (begun.elapsed() < PATIENCE).then(|| std::thread::sleep(PATIENCE / 5000)))
+        };
         if !late().chain([(); TRIES]).any(|()| is_there()) {
             return Err(std::io::Error::other(format!("it has less than {len} bytes")));
         }

@@ -8,6 +8,7 @@
 //! it is told how often.
 
 use super::clients::told;
+use super::clock::Clock;
 use super::random::Random;
 use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File};
@@ -25,7 +26,7 @@ const REMEMBERED: usize = 64;
 const PERIOD: u128 = 8000;
 const BUSY: u128 = 1500;
 
-/// How late a change may be seen at the very latest.
+/// How late a change may be seen at the very latest, by the clock.
 const LATEST: Duration = Duration::from_secs(1);
 
 type Outcome = Result<(), String>;
@@ -128,6 +129,7 @@ pub struct Run {
     mistake: Option<Mistake>,
     names: Vec<Name>,
     begun: Instant,
+    clock: Clock,
     ended: AtomicBool,
     next: AtomicU64,
     pub failures: Mutex<Vec<String>>,
@@ -176,6 +178,7 @@ impl Run {
             mistake,
             names: (0..DIRECTORIES * NAMES).map(name).collect(),
             begun: Instant::now(),
+            clock: Clock::default(),
             ended: AtomicBool::new(false),
             next: AtomicU64::new(1),
             failures: Mutex::default(),
@@ -189,6 +192,15 @@ impl Run {
 
     /// Sixteen threads, for so long or until one sees what must not be.
     pub fn work(&self, length: Duration) {
+        let are_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| self.clock.go(&are_done));
+            self.have_clients_work(length);
+            are_done.store(true, Relaxed);
+        });
+    }
+
+    fn have_clients_work(&self, length: Duration) {
         std::thread::scope(|scope| {
             for number in 1..=16_u64 {
                 scope.spawn(move || {
@@ -199,6 +211,7 @@ impl Run {
                             self.failures.lock().unwrap().push(format!("thread {number}: {why}"));
                             self.ended.store(true, Relaxed);
                         }
+                        self.clock.turn();
                     }
                 });
             }
@@ -298,10 +311,11 @@ impl Client<'_> {
 
     /// Looks until what is seen is right.
     fn insist(&mut self, at: usize, look: impl Fn(&mut Self, usize) -> Seen) -> Outcome {
-        let begun = Instant::now();
+        let (begun, start) = (Instant::now(), self.run.clock.now());
         let Some(first) = look(self, at)? else { return Ok(()) };
         self.run.late.fetch_add(1, Relaxed);
-        while self.run.mistake.is_none() && begun.elapsed() < LATEST {
+        while self.run.mistake.is_none() && self.run.clock.since(start) < LATEST {
+            self.run.clock.turn();
             if look(self, at)?.is_none() {
                 let late = u64::try_from(begun.elapsed().as_millis()).unwrap();
                 self.run.latest.fetch_max(late, Relaxed);
