@@ -30,12 +30,21 @@ struct Options {
     /// Seconds for each kind of requests
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
+    /// Only rows whose name has this in it
+    #[arg(long, default_value = "")]
+    rows: String,
     /// A small image and short runs
     #[arg(long)]
     quick: bool,
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
+}
+
+impl Options {
+    fn rows(&self) -> impl Iterator<Item = &'static Row> {
+        ROWS.iter().filter(|row| row.name.contains(&self.rows))
+    }
 }
 
 const SIDES: [&str; 3] = ["ramfold", "sparse", "zstd"];
@@ -171,7 +180,7 @@ fn round(side: &str, options: &Options, image: &[u8], socket: &Path) -> Result<R
     let memory = server.memory()?;
     let mut rows = Vec::new();
     let length = Duration::from_secs_f64(if options.quick { 0.3 } else { options.seconds });
-    for row in &ROWS {
+    for row in options.rows() {
         let (begun, worked) = (Instant::now(), server.worked()?);
         let answered = std::thread::scope(|scope| {
             let connections = (0..row.connections).map(|number| {
@@ -191,6 +200,7 @@ fn round(side: &str, options: &Options, image: &[u8], socket: &Path) -> Result<R
 
 fn main() -> Result<()> {
     let options = Options::parse();
+    ensure!(options.rows().next().is_some(), "no row has {:?} in its name", options.rows);
     let image = image(&options)?;
     let directory = tempfile::tempdir()?;
     let socket = directory.path().join("socket");
@@ -204,7 +214,7 @@ fn main() -> Result<()> {
         median(rounds[side].iter().map(of).collect()).expect("one round")
     };
     let memory: Vec<f64> = (0..SIDES.len()).map(|side| middle(side, &|round| round.memory)).collect();
-    let table = ROWS.iter().enumerate().map(|(at, row)| {
+    let table = options.rows().enumerate().map(|(at, row)| {
         let iops: Vec<f64> = (0..SIDES.len()).map(|side| middle(side, &|round| round.rows[at].0)).collect();
         let cpu: Vec<f64> = (0..SIDES.len()).map(|side| middle(side, &|round| round.rows[at].1)).collect();
         (row.name, iops, cpu)
