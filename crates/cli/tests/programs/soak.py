@@ -99,11 +99,11 @@ def build(into):
 
 
 class Job:
-    """A job under way. Its processes are known by a word in their environment or by where they work, also those that left the tree."""
+    """A job under way. Its processes are known by what they show of its directory (`traces`), also those that left the tree."""
 
     def __init__(self, job, built, before=()):
         self.name = job[0]
-        self.directory = tempfile.mkdtemp(prefix="soak-job.", dir=os.path.dirname(built))
+        self.directory = tempfile.mkdtemp(prefix="soak-job.", dir=os.path.abspath(os.path.dirname(built)))
         self.output = open(os.path.join(self.directory, ".output"), "w+b")
         environment = dict(os.environ, HERE=HERE, BUILT=built, SOAK_JOB=self.directory, TMPDIR=self.directory)
         self.process = subprocess.Popen([*before, "bash", "-c", job[2]], cwd=self.directory, env=environment, stdin=subprocess.DEVNULL,
@@ -151,19 +151,30 @@ def strike(pid):
         pass
 
 
+def traces(process):
+    """Where a process shows of which job it is. Daemons write their title over their environment, and may have another
+    working directory; their sockets' and files' descriptors stay."""
+    yield from (word.decode(errors="replace") for word in open(f"{process}/environ", "rb").read().split(b"\0"))
+    yield os.readlink(f"{process}/cwd")
+    yield open(f"{process}/cmdline", "rb").read().decode(errors="replace")
+    for descriptor in os.listdir(f"{process}/fd"):
+        try:
+            yield os.readlink(f"{process}/fd/{descriptor}")
+        except OSError:
+            pass
+
+
 def marked():
     """The directory of each job's processes."""
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if open(f"/proc/{name}/stat").read().rsplit(")", 1)[1].split()[0] == "Z":
+            if int(name) == os.getpid() or open(f"/proc/{name}/stat").read().rsplit(")", 1)[1].split()[0] == "Z":
                 continue
-            words = open(f"/proc/{name}/environ", "rb").read().split(b"\0")
-            directory = next((word[9:].decode() for word in words if word.startswith(b"SOAK_JOB=")), os.readlink(f"/proc/{name}/cwd"))
-            parts = directory.split("/")
-            mark = next((at for at, part in enumerate(parts) if part.startswith("soak-job.")), None)
+            marks = (re.search(r"/[^ =:\0]*/soak-job\.[a-z0-9_]+", trace) for trace in traces(f"/proc/{name}"))
+            mark = next((mark[0] for mark in marks if mark), None)
             if mark is not None:
-                found[int(name)] = "/".join(parts[: mark + 1])
+                found[int(name)] = mark
         except OSError:
             pass
     return found
