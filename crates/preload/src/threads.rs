@@ -77,7 +77,7 @@ fn count_this(tid: u32) {
     unsafe { tls::thread().as_mut().tid = tid };
 }
 
-/// This thread is counted no longer. Whether it was the last.
+/// Takes this thread off the count. Whether it was the last.
 fn end() -> bool {
     gate::leave_for_good(tls::thread());
     running::leave();

@@ -126,7 +126,7 @@ impl<D: Disk, S: Read + Write> Session<'_, D, S> {
         Ok(())
     }
 
-    /// The next request; before it is waited for, or for its data, what is ready is sent. None at the end.
+    /// The next request; before it is waited for, what is ready is sent. None at the end.
     fn next(&mut self) -> io::Result<Option<Request>> {
         let size = Request::size(self.agreed.framing);
         if self.stream.buffer().len() < size || self.replies.len() >= MOST_HELD || self.held >= BATCH {
@@ -141,7 +141,7 @@ impl<D: Disk, S: Read + Write> Session<'_, D, S> {
         request.map(Some).ok_or_else(|| invalid("no request"))
     }
 
-    /// Serves a request whose header was read.
+    /// Serves a request whose header was read; before its data is waited for, what is ready is sent.
     fn request(&mut self, request: Request) -> io::Result<()> {
         let has_payload =
             request.has_payload(self.agreed.framing).ok_or_else(|| invalid("a write without data"))?;
