@@ -21,6 +21,7 @@ pub mod fds;
 pub mod futex;
 pub mod household;
 pub mod member;
+pub mod open_lease;
 pub mod pooled;
 pub mod pressure;
 pub mod process;

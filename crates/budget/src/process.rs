@@ -42,6 +42,12 @@ impl Stat {
         matches!(self.state, b'Z' | b'X')
     }
 
+    /// A signal or a tracer has stopped it.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        matches!(self.state, b'T' | b't')
+    }
+
     /// It runs, or could, or waits for a page.
     #[must_use]
     pub fn can_run(&self) -> bool {
@@ -126,6 +132,7 @@ mod tests {
         assert_eq!((running.parent, running.ran, running.start_stack), (7, 78, 99));
         assert!(running.can_run() && !running.has_ended());
         assert!(!stat('S').unwrap().can_run() && stat('Z').unwrap().has_ended());
+        assert!(stat('T').unwrap().is_stopped() && stat('t').unwrap().is_stopped() && !running.is_stopped());
         assert_eq!((Stat::parse(b""), Stat::parse(b"12 (a"), Stat::parse(b"12 (a) R 1")), (None, None, None));
         assert_eq!((parse_anonymous(b"90 30 20 1 0 9 0\n"), parse_anonymous(b"")), (10 * PAGE as u64, 0));
     }

@@ -145,8 +145,8 @@ impl Held {
     fn wait_until_complete(&self, signals: &Signals) -> Result<bool, Failure> {
         let (mut least, mut since) = (u64::MAX, Instant::now());
         let mut beat = Instant::now();
-        self.segment.beat_hold(self.slot);
-        while !self.segment.is_held(self.slot) {
+        let asked = self.segment.beat_hold(self.slot);
+        while !self.segment.is_held(self.slot, asked) {
             if signals.are_there() {
                 return Ok(false);
             }

@@ -11,6 +11,7 @@
 mod access;
 mod child;
 mod crowd;
+mod lookers;
 pub mod metrics;
 mod options;
 mod pace;
@@ -26,7 +27,9 @@ pub use options::{MIN_LIMIT, Options};
 
 use crate::failure::{Failure, say};
 use crate::sharing;
+use child::Tick;
 use crowd::Crowd;
+use lookers::Lookers;
 use metrics::Metrics;
 use options::Checked;
 use pace::Pace;
@@ -81,8 +84,8 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let metrics = options.metrics.as_ref();
     let metrics = metrics.map(|address| Metrics::serve(address, Arc::clone(&run.segment))).transpose()?;
 
-    let (mut unmanaged, mut uncounted, mut crowd) =
-        (Unmanaged::default(), Uncounted::default(), Crowd::new());
+    let (mut unmanaged, mut uncounted) = (Unmanaged::default(), Uncounted::default());
+    let (mut crowd, mut lookers) = (Crowd::new(), Lookers::default());
     let (mut not_managed, mut not_counted) = (0, 0);
     crowd.look(&run.segment);
     let started = Instant::now();
@@ -92,11 +95,15 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     // What is not counted passes the limit until it is found.
     let (mut often, mut most_often) = (Pace::of(50), Pace::of(20));
     let mut seldom = Pace::new(Duration::from_millis(100));
-    let status = child.wait(&mut || {
+    let status = child.wait(&mut |tick| {
         often.look(|| not_managed = unmanaged.look(&run.segment, program));
         most_often.look(|| not_counted = uncounted.look(&run.segment));
         run.segment.set_unmanaged(not_managed + not_counted);
         crowd.look(&run.segment);
+        match tick {
+            Tick::GoesOn => lookers.look(&run.segment),
+            Tick::Stops => lookers.pause(),
+        }
         seldom.look(|| {
             stats.sample(&run.segment);
             run.reap();

@@ -1,4 +1,4 @@
-//! `ramfold debug`: what a debugger finds of a process of which most is away.
+//! What a debugger, and whoever reads /proc/PID/mem, finds of a process of which most is away.
 
 mod command;
 mod common;
@@ -46,9 +46,18 @@ impl Seen {
         Self { run, output, pid, addresses, _directory: directory }
     }
 
+    /// Its memory, by a name at which nobody has a lease, so that nothing comes back for it.
+    fn as_it_is(&self) -> File {
+        File::open(format!("/proc/{0}/task/{0}/mem", self.pid)).unwrap()
+    }
+
+    /// Its memory, by the name that everybody takes.
+    fn memory(&self) -> File {
+        File::open(format!("/proc/{}/mem", self.pid)).unwrap()
+    }
+
     /// How many of its texts are found from outside; the others must be EIO, never something else.
-    fn found(&self) -> usize {
-        let memory = File::open(format!("/proc/{}/mem", self.pid)).unwrap();
+    fn found(&self, memory: &File) -> usize {
         let is_there = |(number, address): (usize, &u64)| {
             let wanted = format!("seen {number}\0").into_bytes();
             let mut text = vec![0; wanted.len()];
@@ -63,6 +72,10 @@ impl Seen {
 
     fn anonymous(&self) -> u64 {
         ramfold_budget::process::anonymous(self.pid)
+    }
+
+    fn is_within(&self) -> bool {
+        self.anonymous() < LIMIT + LIMIT / 20 + 4 * MIB
     }
 
     fn debug(&self, command: &[&str]) -> Command {
@@ -92,9 +105,13 @@ fn within_a_minute(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-fn send(child: &Child, signal: i32) {
-    // SAFETY: a plain system call; the child has not been waited for.
-    unsafe { libc::kill(child.id().cast_signed(), signal) };
+fn send(child: &Child, number: i32) {
+    signal(child.id(), number);
+}
+
+fn signal(pid: u32, number: i32) {
+    // SAFETY: a plain system call; the process has not been waited for.
+    unsafe { libc::kill(pid.cast_signed(), number) };
 }
 
 #[test]
@@ -104,25 +121,119 @@ fn all_memory_is_there_while_it_is_held_and_leaves_afterwards() {
     }
     for mode in common::MODES {
         let seen = Seen::start(mode);
-        assert!(seen.found() < 800, "nothing is away");
+        assert!(seen.found(&seen.as_it_is()) < 800, "nothing is away");
         for killed in [false, true] {
             let mut held = Running::start(seen.debug(&[]).stderr(Stdio::piped()));
             let mut line = String::new();
             BufReader::new(held.child.stderr.take().unwrap()).read_line(&mut line).unwrap();
             assert!(line.contains("all of its memory is in place"), "{line}");
-            assert_eq!(seen.found(), 800);
+            assert_eq!(seen.found(&seen.as_it_is()), 800);
             assert!(seen.anonymous() > LIMIT * 3 / 2, "{}", seen.anonymous());
             std::thread::sleep(Duration::from_secs(2));
-            assert_eq!(seen.found(), 800, "it did not stay");
+            assert_eq!(seen.found(&seen.as_it_is()), 800, "it did not stay");
             if killed {
                 send(&held.child, libc::SIGKILL);
             } else {
                 send(&held.child, libc::SIGINT);
                 assert!(held.child.wait().unwrap().success());
             }
-            within_a_minute("the limit holds again", || seen.anonymous() < LIMIT + LIMIT / 20 + 4 * MIB);
+            within_a_minute("the limit holds again", || seen.is_within());
         }
         seen.end();
+    }
+}
+
+#[test]
+fn who_opens_the_memory_waits_for_what_is_away() {
+    if !need::userfaultfd() {
+        return;
+    }
+    for mode in common::MODES {
+        let seen = Seen::start(mode);
+        let memory = seen.memory();
+        assert_eq!(seen.found(&memory), 800);
+        // Longer than a hold lasts without a beat.
+        std::thread::sleep(Duration::from_secs(8));
+        assert_eq!(seen.found(&memory), 800, "it did not stay");
+        drop(memory);
+        within_a_minute("the limit holds again", || seen.is_within());
+        assert!(seen.found(&seen.as_it_is()) < 800);
+        for _ in 0..20 {
+            assert_eq!(seen.found(&seen.memory()), 800, "for the next who opens it");
+        }
+        seen.end();
+    }
+}
+
+#[test]
+fn nobody_waits_for_the_memory_of_a_process_that_is_stopped() {
+    if !need::userfaultfd() {
+        return;
+    }
+    let seen = Seen::start(&[]);
+    signal(seen.pid, libc::SIGSTOP);
+    let opened = Instant::now();
+    let found = seen.found(&seen.memory());
+    // The kernel would let it in by itself after 45 s.
+    assert!(found < 800 && opened.elapsed() < Duration::from_secs(30), "{found}, {:?}", opened.elapsed());
+    signal(seen.pid, libc::SIGCONT);
+    seen.end();
+}
+
+#[test]
+fn nobody_waits_for_a_run_that_job_control_has_stopped() {
+    if !need::userfaultfd() {
+        return;
+    }
+    let seen = Seen::start(&[]);
+    signal(seen.pid, libc::SIGTSTP);
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", seen.run.child.id())).unwrap();
+    within_a_minute("the run stops", || state().contains(") T "));
+    let opened = Instant::now();
+    assert!(seen.found(&seen.memory()) < 800);
+    assert!(opened.elapsed() < Duration::from_secs(30), "{:?}", opened.elapsed());
+    send(&seen.run.child, libc::SIGCONT);
+    within_a_minute("all is found again", || seen.found(&seen.memory()) == 800);
+    seen.end();
+}
+
+#[test]
+fn a_process_with_its_own_memory_open_is_held_by_the_limit() {
+    if !(need::userfaultfd() && need::programs(&["python3"])) {
+        return;
+    }
+    // One finds its own texts; one has the file open before and while it grows to twice the limit.
+    let program = "
+import ctypes, os, sys
+open_before = sys.argv[1] == 'before' and os.open('/proc/self/mem', os.O_RDWR)
+blocks = [ctypes.create_string_buffer(b'%d' % n + os.urandom(30000), 60000) for n in range(800)]
+memory = os.open('/proc/self/mem', os.O_RDONLY)
+if not open_before:
+    read = [os.pread(memory, 3, ctypes.addressof(block)) for block in blocks]
+    print(sum(text == block.raw[:3] for text, block in zip(read, blocks)), flush=True)
+print('full', flush=True)
+sys.stdin.readline()
+print(all(int(block.raw[:1]) > -1 for block in blocks))
+";
+    for (how, first) in [("before", "full\n"), ("then", "800\n")] {
+        let mut command =
+            Program::new("own", &["python3", "-c", program, how]).command(Some(&Ramfold::new(LIMIT, &[])));
+        let mut run = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut output = BufReader::new(run.child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, first);
+        let children = format!("/proc/{0}/task/{0}/children", run.child.id());
+        let pid: u32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+        let anonymous = || ramfold_budget::process::anonymous(pid);
+        within_a_minute("the limit holds", || anonymous() < LIMIT + LIMIT / 20 + 8 * MIB);
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(anonymous() < LIMIT + LIMIT / 20 + 8 * MIB, "{how}: {}", anonymous());
+        drop(run.child.stdin.take());
+        let mut rest = String::new();
+        output.read_to_string(&mut rest).unwrap();
+        assert!(rest.ends_with("True\n"), "{how}: {rest}");
+        assert!(run.child.wait().unwrap().success());
     }
 }
 

@@ -25,11 +25,12 @@ use ramfold::tier::file::FileTier;
 use ramfold::{Key, PoolId, PoolKind, Scratch, Store};
 use ramfold_budget::door::Door;
 use ramfold_budget::event::Event;
-use ramfold_budget::fds::{Identity, Kept};
+use ramfold_budget::fds::{Identity, Kept, Proc};
 use ramfold_budget::member::Member;
 use ramfold_budget::segment::{Counter, SlotId};
 use ramfold_budget::usage::Usage;
-use std::os::fd::RawFd;
+use rustix::io::Errno;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -53,7 +54,7 @@ pub(crate) struct Engine {
     _reserved: Arc<Reservation>,
     /// UFFDIO_MOVE is used; else write-protect and copy.
     pub(crate) moves: bool,
-    /// /proc/self/mem, for pages that the program may not write or read.
+    /// The process's memory as a file, for pages that the program may not write or read.
     pub(crate) memory: Kept,
     /// /proc/self/pagemap.
     pub(crate) pagemap: Kept,
@@ -118,8 +119,8 @@ impl Engine {
         let pool = member.store().create_pool(PoolKind::Persistent, None);
         let staging = Staging::new()?;
         staging.register(&uffd)?;
-        let open = |path| Kept::new(member.usage.proc.open(path)?, host);
-        let (memory, pagemap) = (open("self/mem")?, open("self/pagemap")?);
+        let memory = Kept::new(open_memory(&member.usage.proc)?, host)?;
+        let pagemap = Kept::new(member.usage.proc.open("self/pagemap")?, host)?;
         let tick = (member.segment().limit() / PAGE as u64 / 16).max(1);
         Ok(Self {
             host,
@@ -185,7 +186,7 @@ impl Engine {
     /// In a forked child: descriptors of its own, and nothing of the parent's threads.
     pub(crate) fn become_child(&self, slot: SlotId) -> Result<(), SetupError> {
         self.uffd.renew()?;
-        self.memory.renew(|| self.member.usage.proc.open("self/mem"))?;
+        self.memory.renew(|| open_memory(&self.member.usage.proc))?;
         self.pagemap.renew(|| self.member.usage.proc.open("self/pagemap"))?;
         self.member.become_child(slot)?;
         if let Some(trace) = &self.trace {
@@ -354,5 +355,14 @@ impl Door for Engine {
 
     fn inside(&self) -> impl Sized {
         self.gate.enter()
+    }
+}
+
+/// The process's memory, by the name that it has for this thread: on the one that it has for the process `ramfold run`
+/// has a lease, and who opens that waits. A tracer that translates paths (proot) knows only the latter.
+fn open_memory(proc: &Proc) -> Result<OwnedFd, Errno> {
+    match proc.open("thread-self/mem") {
+        Err(Errno::NOENT) => proc.open("self/mem"),
+        opened => opened,
     }
 }

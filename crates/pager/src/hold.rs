@@ -40,7 +40,7 @@ impl Beat {
         let beat = engine.member.segment().hold_beat(engine.member.slot());
         if beat != self.last {
             (self.last, self.heard) = (beat, Instant::now());
-            engine.begin_hold();
+            engine.begin_hold(beat);
         } else if engine.is_held() && self.heard.elapsed() > PATIENCE {
             engine.end_hold();
         }
@@ -53,7 +53,7 @@ impl Engine {
         self.held.load(Ordering::Relaxed)
     }
 
-    fn begin_hold(&self) {
+    fn begin_hold(&self, beat: u32) {
         if !self.held.swap(true, Ordering::Relaxed) {
             let _inside = self.gate.enter();
             self.member.count_no_more(self.resident());
@@ -67,7 +67,7 @@ impl Engine {
             }
         }
         let complete = away.is_empty() || self.away().is_empty();
-        self.member.segment().set_held(self.member.slot(), complete);
+        self.member.segment().set_held(self.member.slot(), complete.then_some(beat));
     }
 
     /// What an evictor does instead of taking so many blocks.
@@ -78,7 +78,7 @@ impl Engine {
 
     fn end_hold(&self) {
         self.held.store(false, Ordering::Relaxed);
-        self.member.segment().set_held(self.member.slot(), false);
+        self.member.segment().set_held(self.member.slot(), None);
         self.member.count_all();
         self.evictor().call();
     }

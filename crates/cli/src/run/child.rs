@@ -49,6 +49,15 @@ impl Signals {
     }
 }
 
+/// What comes after a call of the parent's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tick {
+    /// Another one.
+    GoesOn,
+    /// Nothing, until somebody continues the parent.
+    Stops,
+}
+
 /// The running program.
 #[derive(Debug)]
 pub struct Child {
@@ -90,16 +99,20 @@ impl Child {
         self.pid.unsigned_abs()
     }
 
-    /// Passes signals on until the program ends, with a call of `tick` fifty times a second and one at the end,
-    /// while the program is still a zombie. Returns what the shell would call its exit status.
-    pub fn wait(&mut self, tick: &mut dyn FnMut()) -> u8 {
+    /// Passes signals on until the program ends, with a call of `tick` fifty times a second, with each signal, before
+    /// this process stops, and at the end, while the program is still a zombie. Returns what the shell would call its
+    /// exit status.
+    pub fn wait(&mut self, tick: &mut dyn FnMut(Tick)) -> u8 {
         loop {
             if let Some(signal) = self.next_signal() {
                 self.forward(&signal);
             }
-            tick();
+            tick(Tick::GoesOn);
             match self.poll() {
-                Some(status) if status.stopped_signal().is_some_and(is_job_control) => self.stop_together(),
+                Some(status) if status.stopped_signal().is_some_and(is_job_control) => {
+                    tick(Tick::Stops);
+                    self.stop_together();
+                }
                 Some(status) if status.stopped_signal().is_none() => return exit_status(status),
                 _ => {}
             }
