@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use std::fs::{self, File, OpenOptions};
+use std::path::PathBuf;
 
 /// A zram device that is removed when the value is dropped.
 #[derive(Debug)]
@@ -42,8 +43,14 @@ impl Zram {
     /// # Errors
     /// It is not there.
     pub fn open(&self) -> Result<File> {
-        let path = format!("/dev/zram{}", self.0);
-        OpenOptions::new().write(true).open(&path).with_context(|| path)
+        let path = self.path();
+        OpenOptions::new().write(true).open(&path).with_context(|| path.display().to_string())
+    }
+
+    /// Where the device's file is.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/zram{}", self.0))
     }
 
     /// What it holds.

@@ -86,12 +86,6 @@ pub fn innermost(pid: u32) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().last()?.parse().ok()
 }
 
-/// Bytes that programs could still get from the system, by its own estimate.
-#[must_use]
-pub fn available() -> Option<u64> {
-    size_in(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
-}
-
 /// Bytes behind the name that a line begins with, as /proc tells sizes: `NAME 12 kB`.
 #[must_use]
 pub fn size_in(text: &str, name: &str) -> Option<u64> {

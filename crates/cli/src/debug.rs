@@ -8,6 +8,7 @@ use crate::failure::{Failure, say};
 use crate::find::{self, Run};
 use crate::run::{exit_status, not_started};
 use ramfold::PAGE_SIZE;
+use ramfold_budget::pressure::Pressure;
 use ramfold_budget::process;
 use ramfold_budget::segment::{Gauge, Segment, SlotId};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -122,7 +123,7 @@ impl Held {
             )
         })?;
         let held = Self { pid, segment, slot };
-        match (held.away(), process::available()) {
+        match (held.away(), Pressure::new().available()) {
             (away, Some(free)) if away > free => Err(failed(format!(
                 "{} MiB would have to come back, and the system has {} MiB left (end other programs first)",
                 away / MIB,

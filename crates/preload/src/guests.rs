@@ -14,7 +14,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ramfold_pager::Host;
@@ -31,8 +31,6 @@ const LOOKS: u32 = 40;
 /// Bytes of the stack on which the keeper begins.
 const STACK: usize = 256 << 10;
 
-/// There is a keeper; changed under [`gate::hold_forks`].
-static KEPT: AtomicBool = AtomicBool::new(false);
 /// The keeper serves.
 static SERVES: AtomicU32 = AtomicU32::new(0);
 
@@ -68,10 +66,9 @@ pub fn is_kept() -> bool {
 
 fn has_keeper() -> bool {
     gate::hold_forks();
-    let kept = KEPT.load(Ordering::Relaxed) || begin();
-    KEPT.store(kept, Ordering::Relaxed);
+    let kept = threads::are_alone() || begin();
     if kept {
-        threads::are_alone();
+        threads::set_alone();
     }
     gate::release_forks();
     kept
@@ -172,5 +169,4 @@ pub fn only_this_one() {
     users::forget();
     deputy::end();
     bond::forget();
-    KEPT.store(false, Ordering::Relaxed);
 }

@@ -29,8 +29,9 @@ static PROGRAM_THREADS: AtomicUsize = AtomicUsize::new(1);
 static KEY: AtomicU32 = AtomicU32::new(0);
 /// One of them has ended past libc, which takes none for the last then.
 static PAST_LIBC: AtomicBool = AtomicBool::new(false);
-/// The pager's threads are another process's: the kernel ends this one with its last thread.
-static KEPT: AtomicBool = AtomicBool::new(false);
+/// The pager's threads are another process's, a keeper's (guests.rs): the kernel ends this one with its last thread.
+/// Set under [`gate::hold_forks`].
+static ALONE: AtomicBool = AtomicBool::new(false);
 /// glibc runs destructors in up to four rounds: ours counts them, to be among the last.
 const ROUNDS: usize = 3;
 
@@ -55,14 +56,19 @@ pub fn register_main() {
 pub fn only_this_one() {
     PROGRAM_THREADS.store(1, Ordering::Relaxed);
     PAST_LIBC.store(false, Ordering::Relaxed);
-    KEPT.store(false, Ordering::Relaxed);
+    ALONE.store(false, Ordering::Relaxed);
     count_this(running::own_tid());
     running::only_this_one();
 }
 
 /// The pager's threads are a keeper's from here on.
-pub fn are_alone() {
-    KEPT.store(true, Ordering::Release);
+pub fn set_alone() {
+    ALONE.store(true, Ordering::Release);
+}
+
+/// Whether they are.
+pub fn are_alone() -> bool {
+    ALONE.load(Ordering::Acquire)
 }
 
 /// This thread is one of those that are counted.
@@ -118,7 +124,7 @@ unsafe extern "C" fn ended(round: *mut c_void) {
 extern "C" fn ramfold_before_exit(status: c_int) {
     // SAFETY: only this thread writes its block.
     let counted = unsafe { tls::thread().as_ref().tid };
-    if KEPT.load(Ordering::Acquire) || counted != running::own_tid() {
+    if are_alone() || counted != running::own_tid() {
         return;
     }
     PAST_LIBC.store(true, Ordering::Release);

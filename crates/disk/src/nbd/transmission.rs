@@ -126,22 +126,31 @@ impl<D: Disk, S: Read + Write> Session<'_, D, S> {
         Ok(())
     }
 
-    /// The next request; before it is waited for, what is ready is sent. None at the end.
-    fn next(&mut self) -> io::Result<Option<Request>> {
-        let size = Request::size(self.agreed.framing);
-        if self.stream.buffer().len() < size || self.replies.len() >= MOST_HELD || self.held >= BATCH {
+    /// Waits for so many bytes; false at the end. What is ready is sent before: a kernel that swaps may need what the
+    /// replies free, to send more.
+    fn wait_for(&mut self, bytes: usize) -> io::Result<bool> {
+        if self.stream.buffer().len() < bytes {
             self.send()?;
         }
-        self.held += 1;
-        if !self.stream.wait_for(size)? {
+        self.stream.wait_for(bytes)
+    }
+
+    /// The next request. None at the end.
+    fn next(&mut self) -> io::Result<Option<Request>> {
+        let size = Request::size(self.agreed.framing);
+        if self.replies.len() >= MOST_HELD || self.held >= BATCH {
+            self.send()?;
+        }
+        if !self.wait_for(size)? {
             return Ok(None);
         }
+        self.held += 1;
         let request = Request::parse(&self.stream.buffer()[..size], self.agreed.framing);
         self.stream.consume(size);
         request.map(Some).ok_or_else(|| invalid("no request"))
     }
 
-    /// Serves a request whose header was read; before its data is waited for, what is ready is sent.
+    /// Serves a request whose header was read.
     fn request(&mut self, request: Request) -> io::Result<()> {
         let has_payload =
             request.has_payload(self.agreed.framing).ok_or_else(|| invalid("a write without data"))?;
@@ -151,11 +160,9 @@ impl<D: Disk, S: Read + Write> Session<'_, D, S> {
         // It is at most 32 MiB.
         #[allow(clippy::cast_possible_truncation)]
         let payload = if has_payload { request.len as usize } else { 0 };
-        if self.stream.buffer().len() < payload {
-            // A kernel that swaps may need what these replies free, to send the data.
-            self.send()?;
-        }
         if !self.stream.has_room(payload) {
+            // It is more than the buffer can have: it is waited for.
+            self.send()?;
             self.payload.resize(payload, 0);
             self.stream.read_exact(&mut self.payload)?;
             let done = self.carry_out(request, false);
@@ -163,7 +170,7 @@ impl<D: Disk, S: Read + Write> Session<'_, D, S> {
             self.payload.shrink_to(BUFFER);
             return done;
         }
-        if payload > 0 && !self.stream.wait_for(payload)? {
+        if !self.wait_for(payload)? {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let done = self.carry_out(request, true);
