@@ -166,6 +166,18 @@ fn who_opens_the_memory_waits_for_what_is_away() {
 }
 
 #[test]
+fn inspect_leaves_what_is_away_where_it_is() {
+    if !need::userfaultfd() {
+        return;
+    }
+    let seen = Seen::start(&[]);
+    let outcome = ramfold(&["inspect", &seen.pid.to_string()]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(seen.found(&seen.as_it_is()) < 800 && seen.is_within(), "{}", seen.anonymous());
+    seen.end();
+}
+
+#[test]
 fn nobody_waits_for_the_memory_of_a_process_that_is_stopped() {
     if !need::userfaultfd() {
         return;

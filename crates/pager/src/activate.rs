@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::pages::{GROUP_PAGES, Pages, State};
 use crate::space::{Kind, Space};
 use crate::sys;
+use ramfold_budget::pagemap;
 use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -34,7 +35,7 @@ pub(crate) fn find_resident(engine: &Engine, space: &Space, range: &Range<usize>
             // Much of it has never been touched: only where there is something.
             let end = engine.pages.number(part.end - 1) + 1;
             let mut rest = part;
-            while let Some(found) = sys::next_with_contents(engine.pagemap.as_fd(), &rest)
+            while let Some(found) = next_with_contents(engine, &rest)
                 && let Some(pages) = Pages::by_group(engine.pages.number(found)..end).next()
             {
                 rest.start = engine.pages.addr(pages.end);
@@ -43,6 +44,12 @@ pub(crate) fn find_resident(engine: &Engine, space: &Space, range: &Range<usize>
         }
     }
     Ok(())
+}
+
+fn next_with_contents(engine: &Engine, range: &Range<usize>) -> Option<usize> {
+    let range = range.start as u64..range.end as u64;
+    let found = pagemap::next_with_contents(engine.pagemap.as_fd(), &range)?;
+    usize::try_from(found).ok()
 }
 
 fn find_in_group(engine: &Engine, pages: Range<usize>) -> Result<(), Errno> {

@@ -5,8 +5,7 @@
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
-use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -273,53 +272,6 @@ pub(crate) fn read_at(file: BorrowedFd<'_>, offset: usize, out: &mut [u8]) -> Re
     Ok(())
 }
 
-/// `struct pm_scan_arg` of `linux/fs.h`.
-#[repr(C)]
-#[derive(Default)]
-struct ScanArg {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-/// The first page of the range that may have contents: present, or in a swap device of the system. Goes over page
-/// tables that are not there in one step each (PAGEMAP_SCAN, 6.7); where the kernel does not tell, it is the first of
-/// all.
-pub(crate) fn next_with_contents(pagemap: BorrowedFd<'_>, range: &Range<usize>) -> Option<usize> {
-    const PAGEMAP_SCAN: u64 = 0xc060_6610;
-    const PRESENT: u64 = 1 << 3;
-    const SWAPPED: u64 = 1 << 4;
-    /// `struct page_region`: start, end, categories.
-    type Region = [u64; 3];
-    let mut found: Region = [0; 3];
-    let mut arg = ScanArg {
-        size: size_of::<ScanArg>() as u64,
-        start: range.start as u64,
-        end: range.end as u64,
-        vec: std::ptr::from_mut(&mut found).expose_provenance() as u64,
-        vec_len: 1,
-        max_pages: 1,
-        category_anyof_mask: PRESENT | SWAPPED,
-        return_mask: PRESENT | SWAPPED,
-        ..ScanArg::default()
-    };
-    // SAFETY: the kernel reads and writes the struct, and writes one region, for which there is room.
-    match unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) } {
-        0 => None,
-        1.. => Some(usize::try_from(found[0]).unwrap_or(range.start)),
-        _ => Some(range.start),
-    }
-}
-
 /// Runs the calling thread on one processor only.
 pub(crate) fn run_on(cpu: usize) {
     let mut set = rustix::thread::CpuSet::new();
@@ -337,30 +289,5 @@ pub(crate) fn take_signal(signal: i32) {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), signal);
         libc::sigtimedwait(set.as_ptr(), std::ptr::null_mut(), &raw const now);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::fd::AsFd;
-
-    #[test]
-    fn what_has_contents_is_found() {
-        const PAGES: usize = 4096;
-        let memory = map_own(PAGES * PAGE).unwrap().addr().get();
-        let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
-        let next = |from: usize, to: usize| {
-            let range = memory + from * PAGE..memory + to * PAGE;
-            next_with_contents(pagemap.as_fd(), &range).map(|addr| (addr - memory) / PAGE)
-        };
-        if next(0, PAGES) == Some(0) {
-            return eprintln!("skipped: needs PAGEMAP_SCAN (6.7)");
-        }
-        assert_eq!(next(0, PAGES), None);
-        touch(memory + 3001 * PAGE);
-        assert_eq!([next(0, PAGES), next(3001, 3002)], [Some(3001); 2]);
-        assert_eq!([next(0, 3001), next(3002, PAGES)], [None; 2]);
-        unmap_own(memory, PAGES * PAGE);
     }
 }

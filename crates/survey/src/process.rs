@@ -10,6 +10,8 @@
 
 use crate::population::{OpenError, Population, Source};
 use ramfold::PAGE_SIZE;
+use ramfold_budget::pagemap::next_with_contents;
+use rustix::fd::AsFd;
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -48,7 +50,7 @@ pub fn list(pid: u32, population: &mut Population, frames: &mut Frames) -> Resul
     }
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).map_err(failed)?;
     let pagemap = File::open(format!("/proc/{pid}/pagemap")).map_err(failed)?;
-    let memory = File::open(format!("/proc/{pid}/mem")).map_err(failed)?;
+    let memory = open_memory(pid).map_err(failed)?;
     if maps.is_empty() {
         return Err(OpenError::NoProcess(pid));
     }
@@ -65,6 +67,12 @@ pub fn list(pid: u32, population: &mut Population, frames: &mut Frames) -> Resul
         .map_err(failed)?;
     }
     Ok(())
+}
+
+/// The memory of a process. By the name that it has for the first thread: who opens the other one of a process under
+/// `ramfold run` has all brought back.
+fn open_memory(pid: u32) -> io::Result<File> {
+    File::open(format!("/proc/{pid}/task/{pid}/mem"))
 }
 
 /// The process, its children, and theirs. Those that end meanwhile are missing.
@@ -130,8 +138,10 @@ fn list_mapping(
     mut with: impl FnMut(u64, bool),
 ) -> io::Result<()> {
     let mut buffer = vec![0; ENTRIES * 8];
-    let (page, mut address) = (PAGE_SIZE as u64, mapping.start);
-    while address < mapping.end {
+    let page = PAGE_SIZE as u64;
+    let mut rest = mapping.start..mapping.end;
+    // Much of a large mapping may never have been touched.
+    while let Some(mut address) = next_with_contents(pagemap.as_fd(), &rest) {
         let count = usize::try_from((mapping.end - address) / page).unwrap_or(ENTRIES).min(ENTRIES);
         let bytes = &mut buffer[..count * 8];
         pagemap.read_exact_at(bytes, address / page * 8)?;
@@ -141,6 +151,7 @@ fn list_mapping(
             }
             address += page;
         }
+        rest.start = address;
     }
     Ok(())
 }

@@ -322,8 +322,8 @@ class Soak:
 
 def squeeze(path, ramfold, shares, modes, names):
     """Each job's output in a share of what it takes at most where there is enough. Prints a line each; 0 if all are equal."""
-    expected, built = json.load(open(path)), os.path.join(os.path.dirname(path), "built")
-    stats, wrong = os.path.join(os.path.dirname(path), "stats"), 0
+    here = os.path.dirname(os.path.abspath(path))
+    expected, built, stats, wrong = json.load(open(path)), os.path.join(here, "built"), os.path.join(here, "stats"), 0
 
     def under(job, limit, mode):
         """What it printed, seconds, most memory in bytes, and what ramfold said."""
@@ -334,7 +334,10 @@ def squeeze(path, ramfold, shares, modes, names):
                 run.end()
                 return "hangs", 0, 0, ""
             time.sleep(0.05)
-        result = run.digest(), time.monotonic() - run.started, json.load(open(stats))["peak_bytes"], run.errors()
+        told = open(stats).read()
+        if not told:
+            sys.exit(f"{job[0]}: ramfold ended with {run.process.returncode} and told nothing: {run.errors()}")
+        result = run.digest(), time.monotonic() - run.started, json.loads(told)["peak_bytes"], run.errors()
         run.end()
         return result
 
