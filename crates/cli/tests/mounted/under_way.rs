@@ -146,6 +146,48 @@ fn a_directory_of_which_the_end_alone_is_read_is_listed_whole() {
     mounted.stop();
 }
 
+/// The kernel believes it to be what it was before, when another renames it through the mount.
+#[test]
+fn what_is_renamed_before_its_change_is_told_is_what_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let mounted = place.mount(32, &[]);
+    let (source, point) = (mounted.source(), mounted.point());
+    for name in ["slow", "directory"] {
+        fs::create_dir(source.join(name)).unwrap();
+    }
+    let read = |path: &Path| fs::read_to_string(path).unwrap();
+    let (old, new) = (point.join("directory/old"), point.join("directory/new"));
+    fs::write(source.join("directory/old"), "as it was").unwrap();
+    assert_eq!(read(&old), "as it was");
+    let (slow, gate) = (point.join("slow"), Gate::new(&source.join("slow"), 0));
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| gate.keep(&ended));
+        let done = scope.spawn(|| {
+            std::thread::scope(|scope| {
+                // Who is to have names forgotten waits for another directory.
+                list(scope, &slow);
+                wait_for("the slow directory", || gate.is_reached());
+                File::create(source.join("slow/new")).unwrap();
+                wait_for("a name of the slow directory is forgotten", || waits(&mounted));
+                fs::write(source.join("beside"), "as it is").unwrap();
+                fs::rename(source.join("beside"), source.join("directory/old")).unwrap();
+                fs::rename(&old, &new).unwrap();
+                gate.open();
+            });
+            wait_for("what was renamed", || read(&new) == "as it is");
+        });
+        let done = done.join();
+        gate.open();
+        ended.store(true, SeqCst);
+        done.unwrap();
+    });
+    mounted.stop();
+}
+
 /// What was listed before a name came is not kept, however late the answer is.
 #[test]
 fn a_listing_that_is_under_way_when_a_name_comes_is_not_kept() {
