@@ -18,6 +18,8 @@ mod opens;
 mod owners;
 #[path = "mounted/programs.rs"]
 mod programs;
+#[path = "mounted/under_way.rs"]
+mod under_way;
 
 use limits::{kept, settle};
 use mounted::{Place, can_mount, content, finish, mount_line, run, shell, unmount, wait_for};

@@ -1,12 +1,13 @@
 //! Doubt: what the kernel of the mount believes is taken back when somebody else changes it behind the mount.
 //!
-//! Up to five threads. The first waits for what is told of files ([`crate::watch`]), and has the kernel forget their
+//! Up to six threads. The first waits for what is told of files ([`crate::watch`]), and has the kernel forget their
 //! attributes. That waits for nobody, so each read(2) from then on asks for the attributes again, and the kernel drops
 //! its pages if they have changed. The second has it drop the pages at once, for mappings and for changes that left the
 //! time of modification as it was. That waits for reads of these pages which are under way, and so for the source. The
 //! third has it forget names that came or went, and the attributes of their directories. That waits for what is being
 //! asked of the same directory. The fourth looks at what is believed and may not be told ([`crate::believed`]), the
-//! fifth waits for mounts in the source ([`crate::mounts`]), and has the names that they are at forgotten.
+//! fifth waits for mounts in the source ([`crate::mounts`]), and has the names that they are at forgotten. The sixth
+//! drops what directories list that nobody tells of, some time after it was given.
 //!
 //! Order: an answer that was on its way when its file changed cannot be believed for longer than till then. It belongs
 //! to a request that the kernel made before it was told to forget, and the kernel passes over such an answer (its
@@ -14,6 +15,10 @@
 //! A name is told to be forgotten with its directory locked in the kernel: whoever was looking it up has its answer by
 //! then, and who asks the same of a name that the kernel had takes nothing but that name's old place, which is gone.
 //! Answers to what makes and changes files have no such order, and hold for nothing.
+//! What a directory lists is dropped at once, and again when one of its names has been told to be forgotten: whoever
+//! was listing it has taken in his answer by then, so the kernel keeps nothing that was read before the change. Kernels
+//! after Linux 6.18 do not wait where they do not know the name; for them, and where names were lost, it is dropped
+//! once more some time later ([`crate::pages`]).
 //!
 //! Never called by who answers requests: dropping pages and names waits for answers. Price: threads that sleep.
 //! Guarantee: a change that was told is asked for by every read(2), stat and look at a name that begins after these
@@ -76,6 +81,7 @@ impl Doubt {
                 shared.doubt(&names, |doubtful| shared.forget_names(&doubtful));
             })?;
             doubt.spawn("ramfold-mounts", |shared| shared.forget_mounts())?;
+            doubt.spawn("ramfold-lists", |shared| shared.drop_listings())?;
         }
         doubt.spawn("ramfold-look", |shared| shared.look())?;
         doubt.spawn("ramfold-close", |shared| shared.tree.kept.close_unused())?;
@@ -95,6 +101,7 @@ impl Drop for Doubt {
         tree.files_watch().into_iter().chain(tree.names_watch()).for_each(|watch| watch.end());
         tree.believed().end();
         tree.old_pages.end();
+        tree.old_listings.end();
         tree.kept.end();
         self.shared.mounts.iter().for_each(Mounts::end);
         for thread in self.threads.drain(..) {
@@ -131,18 +138,24 @@ impl Shared {
     }
 
     fn forget_names(&self, doubtful: &Doubtful) {
-        if self.tree.lists_alone() {
+        let lists_alone = self.tree.lists_alone();
+        if lists_alone {
             // What they list, whatever their times tell. An answer may be on its way.
             self.tree.old_pages.add(doubtful.nodes.iter().copied());
-            self.tree.old_pages.add_later(doubtful.nodes.iter().copied());
+            self.tree.old_listings.add(doubtful.nodes.iter().copied());
         }
         if doubtful.all_names {
             let done = self.kernel.forget_all_names();
             // Such a kernel was to be told of all.
             assert_ne!(done, Err(Errno::INVAL), "names that changed behind the mount are not known any more");
         }
+        let mut awaited = HashSet::new();
         for (directory, name) in &doubtful.names {
             self.kernel.forget_name(*directory, name);
+            // It has arrived.
+            if lists_alone && awaited.insert(*directory) {
+                self.tree.old_pages.add([*directory]);
+            }
         }
     }
 
@@ -162,6 +175,16 @@ impl Shared {
             for node in nodes {
                 // A kernel that does not know the node has no pages of it.
                 let _ = self.kernel.forget_pages(node);
+            }
+        }
+    }
+
+    fn drop_listings(&self) {
+        be_first();
+        while let Some(directories) = self.tree.old_listings.take() {
+            for directory in directories {
+                self.kernel.wait_for_answers(directory);
+                let _ = self.kernel.forget_pages(directory);
             }
         }
     }

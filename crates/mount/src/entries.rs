@@ -60,6 +60,10 @@ impl Listing {
         let now = Stamp::now(&self.directory).ok();
         // From the start the directory is read as it is now.
         if from == 0 || waiting.at != from || waiting.of != now {
+            // ext4 would find nothing from the start on, if the end were the first that is read.
+            if from != 0 && waiting.of.is_none() {
+                self.batch()?;
+            }
             seek(&self.directory, SeekFrom::Start(from))?;
             *waiting = Waiting { at: from, of: now, entries: VecDeque::new() };
         }
@@ -115,5 +119,35 @@ impl Listed {
     pub fn is_dot(&self) -> bool {
         let name: &OsStr = &self.name;
         matches!(name.as_bytes(), b"." | b"..")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn who_begins_at_the_end_leaves_the_rest_for_others() {
+        let directory = tempfile::tempdir().unwrap();
+        File::create(directory.path().join("file")).unwrap();
+        let open = || Listing::new(File::open(directory.path()).unwrap().into());
+        let read = |listing: &Listing, from| {
+            let (mut names, mut end) = (vec![], from);
+            listing
+                .read(from, |listed| {
+                    names.push(listed.name.clone());
+                    end = listed.next;
+                    true
+                })
+                .unwrap();
+            names.sort();
+            (names, end)
+        };
+        let (all, end) = read(&open(), 0);
+        assert_eq!(all, [".", "..", "file"]);
+        let listing = open();
+        assert_eq!(read(&listing, end).0, [""; 0]);
+        assert_eq!(read(&listing, 0).0, all);
     }
 }

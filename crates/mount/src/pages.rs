@@ -1,40 +1,19 @@
-//! Pages that the kernel of the mount should not have any more: nodes, in a queue for the thread that tells it.
+//! Pages that the kernel of the mount should not have any more: nodes, in queues for the threads that tell it.
 //!
 //! What is kept of a directory can be dropped while an answer with entries is on its way, which the kernel then keeps.
-//! So it is dropped later as well. Guarantee: what was added to be dropped later is taken between one and two [`TURN`]s
-//! after that, however often it is added.
+//! So it is dropped later as well, by who waits for such answers first. Guarantee: what was added to [`Later`] is taken
+//! between one and two [`TURN`]s after that, however often it is added, by who comes back for more.
 
 use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const TURN: Duration = Duration::from_millis(450);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    now: HashSet<u64>,
-    /// At the end of this turn, which ends then.
-    soon: HashSet<u64>,
-    turns: Option<Instant>,
-    /// At the end of the next.
-    later: HashSet<u64>,
+    nodes: HashSet<u64>,
     has_ended: bool,
-}
-
-impl Waiting {
-    /// How long it is to the end of the turn; None if nobody waits for that.
-    fn turn(&mut self) -> Option<Duration> {
-        let now = Instant::now();
-        if self.turns.is_some_and(|end| end <= now) {
-            self.now.extend(self.soon.drain());
-            self.soon = std::mem::take(&mut self.later);
-            self.turns = None;
-        }
-        if self.turns.is_none() && !(self.soon.is_empty() && self.later.is_empty()) {
-            self.turns = Some(now + TURN);
-        }
-        self.turns.map(|end| end - now)
-    }
 }
 
 /// Nodes whose pages are to be dropped.
@@ -51,17 +30,8 @@ impl Pages {
 
     /// Of these they are to be dropped.
     pub(crate) fn add(&self, nodes: impl IntoIterator<Item = u64>) {
-        self.waiting().now.extend(nodes);
+        self.waiting().nodes.extend(nodes);
         self.more.notify_one();
-    }
-
-    /// Of these they are to be dropped when answers that are on their way have arrived.
-    pub(crate) fn add_later(&self, nodes: impl IntoIterator<Item = u64>) {
-        let mut waiting = self.waiting();
-        waiting.later.extend(nodes);
-        if waiting.turns.is_none() && !waiting.later.is_empty() {
-            self.more.notify_one();
-        }
     }
 
     /// Nobody waits any more.
@@ -72,19 +42,68 @@ impl Pages {
 
     /// Nodes, as soon as there are any. None at the end.
     pub(crate) fn take(&self) -> Option<HashSet<u64>> {
-        let mut waiting = self.waiting();
+        let is_idle = |waiting: &mut Waiting| waiting.nodes.is_empty() && !waiting.has_ended;
+        let waiting = self.more.wait_while(self.waiting(), is_idle);
+        let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
+        Some(std::mem::take(&mut waiting.nodes)).filter(|_| !waiting.has_ended)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Turns {
+    /// At the end of this turn.
+    soon: HashSet<u64>,
+    /// At the end of the next.
+    later: HashSet<u64>,
+    has_ended: bool,
+}
+
+/// Nodes whose pages are to be dropped when answers that are on their way have arrived.
+#[derive(Debug, Default)]
+pub(crate) struct Later {
+    turns: Mutex<Turns>,
+    more: Condvar,
+}
+
+impl Later {
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Of these they are to be dropped.
+    pub(crate) fn add(&self, nodes: impl IntoIterator<Item = u64>) {
+        let mut turns = self.turns();
+        let is_idle = turns.soon.is_empty() && turns.later.is_empty();
+        turns.later.extend(nodes);
+        if is_idle {
+            self.more.notify_one();
+        }
+    }
+
+    /// Nobody waits any more.
+    pub(crate) fn end(&self) {
+        self.turns().has_ended = true;
+        self.more.notify_one();
+    }
+
+    /// Nodes, at the end of a turn. None at the end of all.
+    pub(crate) fn take(&self) -> Option<HashSet<u64>> {
+        let mut turns = self.turns();
         loop {
-            let turn = waiting.turn();
-            if waiting.has_ended {
+            let is_idle =
+                |turns: &mut Turns| turns.soon.is_empty() && turns.later.is_empty() && !turns.has_ended;
+            turns = self.more.wait_while(turns, is_idle).unwrap_or_else(PoisonError::into_inner);
+            let lasts = |turns: &mut Turns| !turns.has_ended;
+            let waited = self.more.wait_timeout_while(turns, TURN, lasts);
+            turns = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if turns.has_ended {
                 return None;
             }
-            if !waiting.now.is_empty() {
-                return Some(std::mem::take(&mut waiting.now));
+            let later = std::mem::take(&mut turns.later);
+            let due = std::mem::replace(&mut turns.soon, later);
+            if !due.is_empty() {
+                return Some(due);
             }
-            waiting = match turn {
-                Some(turn) => self.more.wait_timeout(waiting, turn).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.more.wait(waiting).unwrap_or_else(PoisonError::into_inner),
-            };
         }
     }
 }
@@ -92,14 +111,23 @@ impl Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn what_is_to_be_dropped_is_taken_once() {
+        let pages = Pages::default();
+        pages.add([1]);
+        pages.add([2, 1]);
+        assert_eq!(pages.take(), Some([1, 2].into()));
+        pages.end();
+        assert_eq!(pages.take(), None);
+    }
 
     #[test]
     fn what_is_to_be_dropped_later_is_taken_once_and_later() {
-        let pages = Pages::default();
+        let pages = Later::default();
         let begun = Instant::now();
-        pages.add_later([1]);
-        pages.add([2]);
-        assert_eq!(pages.take(), Some([2].into()));
+        pages.add([1]);
         assert_eq!(pages.take(), Some([1].into()));
         assert!(begun.elapsed() >= TURN);
         pages.end();
@@ -108,11 +136,11 @@ mod tests {
 
     #[test]
     fn what_is_added_again_and_again_is_taken_all_the_same() {
-        let pages = Pages::default();
+        let pages = Later::default();
         std::thread::scope(|scope| {
             let taken = scope.spawn(|| pages.take());
             while !taken.is_finished() {
-                pages.add_later([1]);
+                pages.add([1]);
                 std::thread::sleep(Duration::from_millis(1));
             }
             assert_eq!(taken.join().unwrap(), Some([1].into()));

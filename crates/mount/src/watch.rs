@@ -306,7 +306,8 @@ impl Table {
         for told in Events::new(events) {
             match told {
                 Change::All => self.all_changed(),
-                Change::One(event) if event.is_own => {}
+                // The kernel of the mount moves what it believes a name to be, which others may have changed before.
+                Change::One(event) if event.is_own && event.mask & libc::FAN_MOVED_TO == 0 => {}
                 Change::One(event) => self.change(&event),
             }
         }
@@ -376,6 +377,8 @@ mod tests {
         let wanted = [(1, "new".into()), (2, "old".into())].into();
         assert_eq!(names(0), Doubtful { nodes: [1, 2].into(), names: wanted, all_names: false });
         assert_eq!(names(own), Doubtful::default());
+        let moved = event(libc::FAN_MOVED_TO, own, b"kindone", Some("moved"));
+        assert_eq!(told(&moved).2.names, [(1, "moved".into())].into());
     }
 
     #[test]

@@ -391,7 +391,10 @@ impl Client<'_> {
             let Some(things) = name.since(step) else { continue };
             let is_there = seen.contains(name.path.rsplit('/').next().unwrap());
             if !things.iter().any(|thing| (*thing == Thing::Nothing) != is_there) {
-                return Ok(Some(format!("{} is listed: {is_there}, may be {things:?}", name.path)));
+                return Ok(Some(format!(
+                    "{} is listed: {is_there}, may be {things:?}; listed are {seen:?}",
+                    name.path
+                )));
             }
         }
         Ok(None)

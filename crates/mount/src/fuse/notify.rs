@@ -4,8 +4,9 @@
 //! what it is to forget: then an answer may be on its way that tells it of just that.
 //!
 //! What may wait, for whom: [`Kernel::forget_attributes`] and [`Kernel::forget_all_names`] wait for nobody.
-//! [`Kernel::forget_pages`] waits for reads of these pages, [`Kernel::forget_name`] for all requests that the kernel
-//! has made of that directory. So none of them is called by who answers requests.
+//! [`Kernel::forget_pages`] waits for reads of these pages; [`Kernel::forget_name`] and [`Kernel::wait_for_answers`]
+//! for all requests that the kernel has made of that directory, until it has taken in the answers. So none of them is
+//! called by who answers requests.
 
 use rustix::io::{Errno, fcntl_dupfd_cloexec, write};
 use std::ffi::OsStr;
@@ -65,6 +66,12 @@ impl Kernel {
         // It does not know most names. One that it is being told of now it knows by then: it waits for that answer.
         let _ =
             self.tell(INVALIDATE_ENTRY, &[&directory.to_ne_bytes(), &len, &[0; 4], name.as_bytes(), &[0]]);
+    }
+
+    /// Returns when what was being asked of a directory has been answered, and the answers taken in.
+    pub fn wait_for_answers(&self, directory: u64) {
+        // No entry has this name.
+        self.forget_name(directory, OsStr::new("."));
     }
 
     /// Has it ask for all names again (Linux 6.16).

@@ -77,7 +77,7 @@ impl Tree {
             _ => None,
         };
         self.listing(which)?.read(from, each)?;
-        self.old_pages.add_later(untold);
+        self.old_listings.add(untold);
         Ok(())
     }
 

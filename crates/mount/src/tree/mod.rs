@@ -24,7 +24,7 @@ use crate::entries::Listing;
 use crate::handles::Handles;
 use crate::kept::Kept;
 use crate::nodes::{Node, Nodes, Used};
-use crate::pages::Pages;
+use crate::pages::{Later, Pages};
 use crate::stamp::{Identity, look};
 use crate::sys::open_anew;
 use crate::watch::{Watch, is_told};
@@ -107,6 +107,8 @@ pub struct Tree {
     pub(crate) kept: Kept,
     /// Pages that the kernel should not have any more.
     pub(crate) old_pages: Pages,
+    /// Those of directories whose entries may be on their way.
+    pub(crate) old_listings: Later,
 }
 
 impl Tree {
@@ -122,7 +124,7 @@ impl Tree {
         let (open, listings) = (Handles::default(), Handles::default());
         let (names, believed) = (OnceLock::new(), Self::notes(cache.most_files()));
         let [passes, opens_alone, lists_alone] = [false; 3].map(AtomicBool::new);
-        let (kept, old_pages) = (Kept::default(), Pages::default());
+        let (kept, old_pages, old_listings) = (Kept::default(), Pages::default(), Later::default());
         Ok(Self {
             nodes,
             open,
@@ -137,6 +139,7 @@ impl Tree {
             lists_alone,
             kept,
             old_pages,
+            old_listings,
         })
     }
 
