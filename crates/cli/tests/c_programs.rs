@@ -424,6 +424,17 @@ fn exhaust() {
     }
 }
 
+/// What is not managed fills the limit and more: nothing can be kept beside it, and nobody tries for ever.
+#[test]
+fn unmanaged() {
+    for mode in MODES {
+        in_32_mib("unmanaged", &["64"], &["--evict-mode", mode], |_, ended| {
+            assert_eq!(ended.status.code(), Some(137), "{mode}: {}", ended.stderr);
+            assert!(ended.stderr.contains("out of memory: the limit of 32 MiB"), "{mode}: {}", ended.stderr);
+        });
+    }
+}
+
 #[test]
 fn stress() {
     for mode in MODES {
