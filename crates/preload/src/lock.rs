@@ -23,8 +23,8 @@ pub fn wait(word: &AtomicU32, value: u32) {
 /// As many sleepers as there are: the kernel takes the count as an int.
 pub const ALL: u32 = i32::MAX.cast_unsigned();
 
-/// Wakes up to `count` sleepers of `word`. The kernel never refuses that, but a filter of system calls may: nobody would
-/// be woken, and the program would stand still.
+/// Wakes up to `count` sleepers of `word`. The kernel never refuses that, but a filter of system calls may: nobody
+/// would be woken, and the program would stand still.
 pub fn wake(word: &AtomicU32, count: u32) {
     if futex::wake(word, futex::Flags::PRIVATE, count).is_err() {
         ending::die(
