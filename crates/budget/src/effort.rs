@@ -42,6 +42,14 @@ pub enum Turn {
 #[derive(Debug, Default)]
 pub struct Effort {
     looked_in_vain: usize,
+    smallest: Option<Pool>,
+}
+
+/// The pool's size, and how many pages the member had given up then.
+#[derive(Debug)]
+struct Pool {
+    bytes: u64,
+    given: u64,
 }
 
 impl Effort {
@@ -56,7 +64,7 @@ impl Effort {
         if member.was_in_vain(before, resident) && member.over_high(resident) > 0 && member.squeeze() {
             member.refresh(door.resident());
         }
-        if given.pages > 0 || (given.refused > 0 && member.shrink()) {
+        if given.pages > 0 || (given.refused > 0 && member.shrink() && self.has_shrunk(member)) {
             self.looked_in_vain = 0;
             return (Turn::Made, given);
         }
@@ -67,12 +75,24 @@ impl Effort {
 
     /// Where the door has nothing to give, the pool has to. False if it has nothing either.
     pub fn squeeze(&mut self, member: &Member, door: &impl Door) -> bool {
-        let squeezed = member.squeeze();
+        let squeezed = member.squeeze() && self.has_shrunk(member);
         if squeezed {
             member.refresh(door.resident());
             self.looked_in_vain = 0;
         }
         squeezed
+    }
+
+    /// Whether the pool is smaller than it has been since pages were given up. What a store that is refused takes of it
+    /// for a moment comes back each time: who took that for room would go on for ever.
+    fn has_shrunk(&mut self, member: &Member) -> bool {
+        let now = Pool { bytes: member.store().pool_bytes(), given: member.given() };
+        let shrunk =
+            self.smallest.as_ref().is_none_or(|before| before.given != now.given || now.bytes < before.bytes);
+        if shrunk {
+            self.smallest = Some(now);
+        }
+        shrunk
     }
 }
 

@@ -16,6 +16,7 @@ use ramfold::tier::Tier;
 use ramfold::tier::file::FileTier;
 use ramfold::{ConfigError, PAGE_SIZE, Store};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -365,14 +366,27 @@ impl Member {
         let mib = |gauge| segment.gauge_sum(gauge) >> 20;
         format!(
             "out of memory: the limit of {} MiB and the swap file ({} of {} MiB) are full: {} MiB resident, {} MiB \
-             compressed, {} MiB not managed (give a larger -m, --max-pool-percent or --swap-size)",
+             compressed, {} MiB not managed ({})",
             segment.limit() >> 20,
             segment.swap_used() >> 20,
             segment.swap_limit() >> 20,
             mib(Gauge::Resident),
             mib(Gauge::Pool),
             mib(Gauge::Own),
+            self.way_out(),
         )
+    }
+
+    /// What gives more room: the swap file is written by this process, and may have a smaller size for it.
+    fn way_out(&self) -> String {
+        let most = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        if most < self.segment().swap_limit() {
+            let most = most >> 10;
+            return format!(
+                "this process may write files of {most} KiB, the swap file too: raise ulimit -f, or give a larger -m"
+            );
+        }
+        "give a larger -m, --max-pool-percent or --swap-size".into()
     }
 }
 

@@ -424,6 +424,42 @@ fn exhaust() {
     }
 }
 
+/// What is not managed fills the limit and more: nothing can be kept beside it, and nobody tries for ever.
+#[test]
+fn unmanaged() {
+    for mode in MODES {
+        in_32_mib("unmanaged", &["64"], &["--evict-mode", mode], |_, ended| {
+            assert_eq!(ended.status.code(), Some(137), "{mode}: {}", ended.stderr);
+            assert!(ended.stderr.contains("out of memory: the limit of 32 MiB"), "{mode}: {}", ended.stderr);
+        });
+    }
+}
+
+/// The swap file is written by the program's process, whose limit for the size of files holds for it: the line says so.
+#[test]
+fn limited_files() {
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = common::scratch();
+    let line = format!("ulimit -f 64; exec {} 64", compiled("unmanaged", scratch.path()).display());
+    let program = Program::new("limited_files", &["sh", "-c", &line]);
+    let ended = run(&program, Some(&Ramfold::new(32 * MIB, &[])), &scratch.path().join("limited"));
+    assert_eq!(ended.status.code(), Some(137), "{}", ended.stderr);
+    assert!(ended.stderr.contains("raise ulimit -f"), "{}", ended.stderr);
+}
+
+/// A filter that forbids what ramfold cannot do without ends the program with a line, and does not let it stand still.
+#[test]
+fn no_futex() {
+    for mode in MODES {
+        in_32_mib("no_futex", &["64"], &["--evict-mode", mode], |_, ended| {
+            assert_eq!(ended.status.code(), Some(137), "{mode}: {}", ended.stderr);
+            assert!(ended.stderr.contains("forbids futex"), "{mode}: {}", ended.stderr);
+        });
+    }
+}
+
 #[test]
 fn stress() {
     for mode in MODES {

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::futex;
 
+use crate::ending;
+
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const CONTENDED: u32 = 2;
@@ -21,9 +23,15 @@ pub fn wait(word: &AtomicU32, value: u32) {
 /// As many sleepers as there are: the kernel takes the count as an int.
 pub const ALL: u32 = i32::MAX.cast_unsigned();
 
-/// Wakes up to `count` sleepers of `word`.
+/// Wakes up to `count` sleepers of `word`. The kernel never refuses that, but a filter of system calls may: nobody
+/// would be woken, and the program would stand still.
 pub fn wake(word: &AtomicU32, count: u32) {
-    let _ = futex::wake(word, futex::Flags::PRIVATE, count);
+    if futex::wake(word, futex::Flags::PRIVATE, count).is_err() {
+        ending::die(
+            "the program's filter of system calls (seccomp) forbids futex, which ramfold needs",
+            false,
+        );
+    }
 }
 
 /// A value behind a futex lock.

@@ -1,0 +1,22 @@
+/*
+ * More memory than the limit at an address of the program's own choice, which is not managed, beside little that is
+ * managed: `unmanaged MIB`. The program must be told that it is too much, and not wait for ever in its next touch of what
+ * could not be kept.
+ */
+#define _GNU_SOURCE
+#include "check.h"
+
+enum { MANAGED_PAGES = 600 };
+
+int main(int argc, char **argv) {
+    arguments(argc, argv);
+    unsigned char *managed = map_rw(MANAGED_PAGES * PAGE);
+    for (size_t i = 0; i < MANAGED_PAGES / 2; i++) fill(managed + i * PAGE, PAGE, i);
+    size_t size = pressure_mib * MIB;
+    unsigned char *own = mmap((void *)0x20000000, size, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    must(own == (void *)0x20000000);
+    for (size_t i = 0; i < size; i += PAGE) *(volatile uint64_t *)(own + i) = i;
+    for (size_t i = 0; i < MANAGED_PAGES; i++) *(volatile unsigned char *)(managed + i * PAGE) += 1;
+    return 0;
+}
