@@ -313,16 +313,21 @@ impl Usage {
     }
 
     /// RssAnon in bytes; as it was last where it cannot be read: the thread that it is read through has ended
-    /// (a thread of its own had read it), or the program has closed the descriptor for its own threads.
+    /// (a thread of its own had read it), or the program has closed the descriptor for its own threads. A thread that
+    /// is about to end has no memory any more, while those that end with it may still ask.
     fn anonymous(&self) -> u64 {
         let mut text = [0u8; 128];
         let len = match rustix::io::pread(self.statm.as_fd(), &mut text, 0) {
             Ok(len @ 1..) => len,
             _ => return self.seen.load(Ordering::Relaxed),
         };
-        let anonymous = parse_anonymous(&text[..len]);
-        self.seen.store(anonymous, Ordering::Relaxed);
-        anonymous
+        match parse_anonymous(&text[..len]) {
+            0 => self.seen.load(Ordering::Relaxed),
+            anonymous => {
+                self.seen.store(anonymous, Ordering::Relaxed);
+                anonymous
+            }
+        }
     }
 }
 

@@ -460,6 +460,20 @@ fn no_futex() {
     }
 }
 
+/// The account, which others make room for, has no memory twice.
+#[test]
+fn inherits() {
+    let scratch = common::scratch();
+    let stats = scratch.path().join("stats");
+    in_limit(512 * MIB, "inherits", &["1"], &["--stats", stats.to_str().unwrap()], |_, ended| {
+        assert!(ended.status.success(), "{}", ended.stderr);
+        let told: serde_json::Value = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();
+        let peak = told["peak_bytes"].as_u64().unwrap();
+        // 96 MiB, and at most two for each of forty children: none may have been found to have ended.
+        assert!(peak < 186 * MIB, "{} KiB", peak >> 10);
+    });
+}
+
 #[test]
 fn stress() {
     for mode in MODES {

@@ -161,6 +161,7 @@ mod tests {
         segment.release(parent, &|_| ());
         assert_eq!((segment.inherited(first), segment.inherited(second)), (0, 100));
         assert_eq!(segment.in_use(), 80, "what it has not counted yet");
+        assert_eq!(segment.peak(), 100, "nothing counts twice meanwhile");
         segment.release(first, &|_| ());
         let rest = [second, grandchild].map(|slot| segment.inherited(slot));
         assert_eq!(rest.iter().sum::<u64>(), 100, "one of them counts all it has");

@@ -149,11 +149,12 @@ impl Segment {
         for index in self.held_by(id) {
             self.release_extent(id, extent_number(index), discard);
         }
-        self.pass_on(id);
-        slot.heritage.reset();
+        // Before an heir counts it.
         for gauge in Gauge::ALL {
             self.publish(id, *gauge, 0);
         }
+        self.pass_on(id);
+        slot.heritage.reset();
         self.header().past_faults.take(&self.faults()[id.0]);
         slot.pid.store(0, Ordering::Release);
     }
