@@ -107,7 +107,9 @@ fn first_word(page: u64) -> [u8; 8] {
 fn turn_bits_of_pool(pid: u32, mib: u64) {
     const CHUNK: usize = 1 << 20;
     let words: HashSet<[u8; 8]> = (1..mib << 8).map(first_word).collect();
-    let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).unwrap();
+    // By this name nothing comes back for it.
+    let memory = format!("/proc/{pid}/task/{pid}/mem");
+    let memory = OpenOptions::new().read(true).write(true).open(memory).unwrap();
     let mut turned = 0;
     let mut chunk = vec![0; CHUNK];
     for start in reservations(pid).into_iter().flat_map(|(start, end)| (start..end).step_by(CHUNK)) {
