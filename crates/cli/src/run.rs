@@ -230,10 +230,10 @@ fn library(name: &str, bytes: &[u8]) -> std::io::Result<OwnedFd> {
     let fd = rustix::fs::memfd_create(name, flags)?;
     let mut file = File::from(fd);
     file.write_all(bytes)?;
-    rustix::fs::fcntl_add_seals(
-        &file,
-        SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
-    )?;
+    // Nothing has it mapped to be written, so this is all; the stronger WRITE waits for whoever uses a page for a
+    // moment, the kernel itself too, and gives up (EBUSY).
+    let seals = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
     Ok(file.into())
 }
 
