@@ -52,6 +52,8 @@ use unmanaged::Unmanaged;
 /// The library that every program gets, and the one that it loads when the program needs memory; build.rs built them.
 static START: &[u8] = include_bytes!(env!("RAMFOLD_START"));
 static PRELOAD: &[u8] = include_bytes!(env!("RAMFOLD_PRELOAD"));
+/// The latter's name in memory: who has it mapped is managed.
+const PRELOAD_NAME: &str = "ramfold-preload";
 
 /// Exit status of a program that ramfold had to kill: that of SIGKILL.
 const KILLED: u8 = 128 + 9;
@@ -174,7 +176,7 @@ impl Run {
             })
         };
         let start = in_memory("ramfold-start", START)?;
-        let library = in_memory("ramfold-preload", PRELOAD)?;
+        let library = in_memory(PRELOAD_NAME, PRELOAD)?;
         let swap = swap::open(&checked.swap)?;
         let (segment_fd, segment) = Segment::create(checked.limit, checked.swap_size())
             .map_err(|e| failed("the run's shared memory cannot be made", &e))?;

@@ -12,7 +12,7 @@
 //! waits for a process that is stopped, that brings nothing back for [`PATIENCE`], or for whose memory the system has
 //! no room: the file opens, and pages that are away are EIO.
 
-use super::uncounted::is_member;
+use super::PRELOAD_NAME;
 use crate::failure::say;
 use ramfold::PAGE_SIZE;
 use ramfold_budget::open_lease::OpenLease;
@@ -119,7 +119,7 @@ fn away(segment: &Segment, slot: SlotId) -> u64 {
 
 impl Watched {
     fn new(pid: u32, slot: SlotId) -> Self {
-        let file = File::open(memory_of(pid)).ok().filter(|_| is_member(pid));
+        let file = File::open(memory_of(pid)).ok().filter(|_| is_managed(pid));
         let state = file.map_or(State::Apart, |file| lease(OpenLease::on(file)));
         Self { pid, slot, seen: 0, state, is_told: false }
     }
@@ -210,6 +210,12 @@ fn let_in(lease: OpenLease) -> State {
 
 fn memory_of(pid: u32) -> String {
     format!("/proc/{pid}/mem")
+}
+
+/// Whether this is a managed process: not a disk or a mount under the same limit, nor one that has by chance here the
+/// number that another is entered with from a container of its own.
+fn is_managed(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains(PRELOAD_NAME))
 }
 
 /// Whether the process has its own memory open.

@@ -56,7 +56,7 @@ impl Uncounted {
 
 /// Whether this is the process that is entered in a segment: one in a container of its own is entered under the number
 /// that it has there, which may be anybody's here.
-pub(super) fn is_member(pid: u32) -> bool {
+fn is_member(pid: u32) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     maps.contains(Segment::NAME)
 }
