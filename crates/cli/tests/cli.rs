@@ -206,6 +206,31 @@ fn job_control_stops_and_continues_both() {
     assert_eq!(listener.ramfold.wait().unwrap().code(), Some(3));
 }
 
+/// What every program of a run loads is nobody's to change, of the same user neither.
+#[test]
+fn the_libraries_cannot_be_changed() {
+    let mut listener = Listener::start(LISTENER);
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", listener.ramfold.id())).unwrap();
+    let is_library = |path: &std::path::PathBuf| {
+        let target = fs::read_link(path).unwrap();
+        ["/memfd:ramfold-start (deleted)", "/memfd:ramfold-preload (deleted)"]
+            .contains(&target.to_str().unwrap())
+    };
+    let libraries: Vec<_> = descriptors.map(|entry| entry.unwrap().path()).filter(is_library).collect();
+    assert_eq!(libraries.len(), 2);
+    for path in libraries {
+        let mut file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let refused = |done: std::io::Result<()>| {
+            assert_eq!(done.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+        };
+        refused(file.write_all(b"x"));
+        refused(file.set_len(0));
+    }
+    listener.send(libc::SIGTERM);
+    assert_eq!(listener.next(), "TERM");
+    listener.ramfold.wait().unwrap();
+}
+
 #[test]
 fn ignored_signals_stay_ignored() {
     let script = r#"trap '' HUP; exec "$0" run -m 64M -- sh -c 'kill -HUP $$; echo lived'"#;
