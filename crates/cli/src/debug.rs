@@ -7,10 +7,9 @@
 use crate::failure::{Failure, say};
 use crate::find::{self, Run};
 use crate::run::{exit_status, not_started};
-use ramfold::PAGE_SIZE;
 use ramfold_budget::pressure::Pressure;
 use ramfold_budget::process;
-use ramfold_budget::segment::{Gauge, Segment, SlotId};
+use ramfold_budget::segment::{Segment, SlotId};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::ffi::OsString;
@@ -123,7 +122,7 @@ impl Held {
             )
         })?;
         let held = Self { pid, segment, slot };
-        match (held.away(), Pressure::new().available()) {
+        match (held.segment.away(held.slot), Pressure::new().available()) {
             (away, Some(free)) if away > free => Err(failed(format!(
                 "{} MiB would have to come back, and the system has {} MiB left (end other programs first)",
                 away / MIB,
@@ -131,11 +130,6 @@ impl Held {
             ))),
             _ => Ok(held),
         }
-    }
-
-    /// Bytes of pages that are in the store.
-    fn away(&self) -> u64 {
-        self.segment.gauge(self.slot, Gauge::StoredPages).saturating_mul(PAGE_SIZE as u64)
     }
 
     fn has_ended(&self) -> bool {
@@ -151,8 +145,8 @@ impl Held {
             if signals.are_there() {
                 return Ok(false);
             }
-            if self.away() < least {
-                (least, since) = (self.away(), Instant::now());
+            if self.segment.away(self.slot) < least {
+                (least, since) = (self.segment.away(self.slot), Instant::now());
             }
             if self.has_ended() {
                 return Err(Failure::failed(format!("debug: {}: it has ended", self.pid)));

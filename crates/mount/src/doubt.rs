@@ -181,7 +181,7 @@ impl Shared {
 
     fn drop_listings(&self) {
         be_first();
-        while let Some(directories) = self.tree.old_listings.take() {
+        while let Some(directories) = self.tree.old_listings.take_later() {
             for directory in directories {
                 self.kernel.wait_for_answers(directory);
                 let _ = self.kernel.forget_pages(directory);

@@ -1,8 +1,9 @@
 //! Pages that the kernel of the mount should not have any more: nodes, in queues for the threads that tell it.
 //!
 //! What is kept of a directory can be dropped while an answer with entries is on its way, which the kernel then keeps.
-//! So it is dropped later as well, by who waits for such answers first. Guarantee: what was added to [`Later`] is taken
-//! between one and two [`TURN`]s after that, however often it is added, by who comes back for more.
+//! So it is dropped later as well, by who waits for such answers first. Guarantee: what was added is
+//! taken by [`Pages::take_later`] between one and two [`TURN`]s after that, however often it is added, by who comes
+//! back for more.
 
 use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -30,8 +31,12 @@ impl Pages {
 
     /// Of these they are to be dropped.
     pub(crate) fn add(&self, nodes: impl IntoIterator<Item = u64>) {
-        self.waiting().nodes.extend(nodes);
-        self.more.notify_one();
+        let mut waiting = self.waiting();
+        let was_idle = waiting.nodes.is_empty();
+        waiting.nodes.extend(nodes);
+        if was_idle && !waiting.nodes.is_empty() {
+            self.more.notify_one();
+        }
     }
 
     /// Nobody waits any more.
@@ -47,64 +52,14 @@ impl Pages {
         let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
         Some(std::mem::take(&mut waiting.nodes)).filter(|_| !waiting.has_ended)
     }
-}
 
-#[derive(Debug, Default)]
-struct Turns {
-    /// At the end of this turn.
-    soon: HashSet<u64>,
-    /// At the end of the next.
-    later: HashSet<u64>,
-    has_ended: bool,
-}
-
-/// Nodes whose pages are to be dropped when answers that are on their way have arrived.
-#[derive(Debug, Default)]
-pub(crate) struct Later {
-    turns: Mutex<Turns>,
-    more: Condvar,
-}
-
-impl Later {
-    fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Of these they are to be dropped.
-    pub(crate) fn add(&self, nodes: impl IntoIterator<Item = u64>) {
-        let mut turns = self.turns();
-        let is_idle = turns.soon.is_empty() && turns.later.is_empty();
-        turns.later.extend(nodes);
-        if is_idle {
-            self.more.notify_one();
-        }
-    }
-
-    /// Nobody waits any more.
-    pub(crate) fn end(&self) {
-        self.turns().has_ended = true;
-        self.more.notify_one();
-    }
-
-    /// Nodes, at the end of a turn. None at the end of all.
-    pub(crate) fn take(&self) -> Option<HashSet<u64>> {
-        let mut turns = self.turns();
-        loop {
-            let is_idle =
-                |turns: &mut Turns| turns.soon.is_empty() && turns.later.is_empty() && !turns.has_ended;
-            turns = self.more.wait_while(turns, is_idle).unwrap_or_else(PoisonError::into_inner);
-            let lasts = |turns: &mut Turns| !turns.has_ended;
-            let waited = self.more.wait_timeout_while(turns, TURN, lasts);
-            turns = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if turns.has_ended {
-                return None;
-            }
-            let later = std::mem::take(&mut turns.later);
-            let due = std::mem::replace(&mut turns.soon, later);
-            if !due.is_empty() {
-                return Some(due);
-            }
-        }
+    /// The same, a [`TURN`] after there were any: what comes meanwhile waits for the next.
+    pub(crate) fn take_later(&self) -> Option<HashSet<u64>> {
+        let nodes = self.take()?;
+        let lasts = |waiting: &mut Waiting| !waiting.has_ended;
+        let waited = self.more.wait_timeout_while(self.waiting(), TURN, lasts);
+        let (waiting, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        Some(nodes).filter(|_| !waiting.has_ended)
     }
 }
 
@@ -125,20 +80,20 @@ mod tests {
 
     #[test]
     fn what_is_to_be_dropped_later_is_taken_once_and_later() {
-        let pages = Later::default();
+        let pages = Pages::default();
         let begun = Instant::now();
         pages.add([1]);
-        assert_eq!(pages.take(), Some([1].into()));
+        assert_eq!(pages.take_later(), Some([1].into()));
         assert!(begun.elapsed() >= TURN);
         pages.end();
-        assert_eq!(pages.take(), None);
+        assert_eq!(pages.take_later(), None);
     }
 
     #[test]
     fn what_is_added_again_and_again_is_taken_all_the_same() {
-        let pages = Later::default();
+        let pages = Pages::default();
         std::thread::scope(|scope| {
-            let taken = scope.spawn(|| pages.take());
+            let taken = scope.spawn(|| pages.take_later());
             while !taken.is_finished() {
                 pages.add([1]);
                 std::thread::sleep(Duration::from_millis(1));

@@ -105,13 +105,10 @@ impl Pager {
             engine.member.segment().adopt(slot);
             engine.become_child(slot)?;
             self.give_up_in_child().map_err(SetupError::Inherit)?;
-        }
-        activate::register(engine, &self.space(), self.range())?;
-        {
             // Before the first fault is entered: what is inherited is not to be counted with it.
-            let _inside = self.gate.enter();
             engine.refresh_usage();
         }
+        activate::register(engine, &self.space(), self.range())?;
         workers::start(engine)?;
         let _inside = self.gate.enter();
         engine.guard_if_short();

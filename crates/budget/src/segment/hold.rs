@@ -5,7 +5,8 @@
 //! the beat that it has heard: a hold that ends is not taken for one that has just been asked for. What the words say
 //! comes from outside: nothing follows from them but that memory stays, or leaves.
 
-use super::{Segment, SlotId};
+use super::{Gauge, Segment, SlotId};
+use ramfold::PAGE_SIZE;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The part of it in a slot.
@@ -26,6 +27,12 @@ impl Hold {
 
 /// Holds.
 impl Segment {
+    /// Bytes of the member's pages that are in its store: what a hold brings back.
+    #[must_use]
+    pub fn away(&self, slot: SlotId) -> u64 {
+        self.gauge(slot, Gauge::StoredPages).saturating_mul(PAGE_SIZE as u64)
+    }
+
     /// Asks for a hold, or asks that it goes on: to be called every second or so. Returns the number of the beat.
     pub fn beat_hold(&self, slot: SlotId) -> u32 {
         self.slots()[slot.0].hold.beat.fetch_add(1, Ordering::Relaxed).wrapping_add(1)

@@ -14,11 +14,10 @@
 
 use super::PRELOAD_NAME;
 use crate::failure::say;
-use ramfold::PAGE_SIZE;
 use ramfold_budget::open_lease::OpenLease;
 use ramfold_budget::pressure::Pressure;
 use ramfold_budget::process::Stat;
-use ramfold_budget::segment::{Gauge, Process, Segment, SlotId};
+use ramfold_budget::segment::{Process, Segment, SlotId};
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -93,7 +92,7 @@ impl Lookers {
         self.now += 1;
         for Process { pid, slot } in segment.processes() {
             if !self.watched.contains_key(&pid) {
-                if self.watched.len() >= self.most || away(segment, slot) == 0 {
+                if self.watched.len() >= self.most || segment.away(slot) == 0 {
                     continue;
                 }
                 self.watched.insert(pid, Watched::new(pid, slot));
@@ -110,11 +109,6 @@ impl Lookers {
     pub fn pause(&mut self) {
         self.watched.clear();
     }
-}
-
-/// Bytes of pages that are in the store.
-fn away(segment: &Segment, slot: SlotId) -> u64 {
-    segment.gauge(slot, Gauge::StoredPages).saturating_mul(PAGE_SIZE as u64)
 }
 
 impl Watched {
@@ -145,7 +139,7 @@ impl Watched {
     }
 
     fn wait(&self, segment: &Segment, lease: OpenLease, beat: u32, mut progress: Progress) -> State {
-        let away = away(segment, self.slot);
+        let away = segment.away(self.slot);
         if away < progress.least {
             progress = Progress { least: away, since: Instant::now() };
         }
@@ -175,7 +169,7 @@ impl Watched {
 
     /// Asks for a hold, or that it goes on, if the system has room for what is away.
     fn beat(&mut self, segment: &Segment) -> Option<u32> {
-        let away = away(segment, self.slot);
+        let away = segment.away(self.slot);
         let room = Pressure::new().available().map_or(u64::MAX, |room| room - room / LEFT);
         if away > room {
             let (away, room) = (away / MIB, room / MIB);

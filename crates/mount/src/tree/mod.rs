@@ -24,7 +24,7 @@ use crate::entries::Listing;
 use crate::handles::Handles;
 use crate::kept::Kept;
 use crate::nodes::{Node, Nodes, Used};
-use crate::pages::{Later, Pages};
+use crate::pages::Pages;
 use crate::stamp::{Identity, look};
 use crate::sys::open_anew;
 use crate::watch::{Watch, is_told};
@@ -108,7 +108,7 @@ pub struct Tree {
     /// Pages that the kernel should not have any more.
     pub(crate) old_pages: Pages,
     /// Those of directories whose entries may be on their way.
-    pub(crate) old_listings: Later,
+    pub(crate) old_listings: Pages,
 }
 
 impl Tree {
@@ -124,7 +124,7 @@ impl Tree {
         let (open, listings) = (Handles::default(), Handles::default());
         let (names, believed) = (OnceLock::new(), Self::notes(cache.most_files()));
         let [passes, opens_alone, lists_alone] = [false; 3].map(AtomicBool::new);
-        let (kept, old_pages, old_listings) = (Kept::default(), Pages::default(), Later::default());
+        let (kept, old_pages, old_listings) = (Kept::default(), Pages::default(), Pages::default());
         Ok(Self {
             nodes,
             open,
