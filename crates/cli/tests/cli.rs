@@ -6,12 +6,12 @@ mod command;
 #[allow(dead_code)] // other test binaries use the rest
 mod need;
 
-use command::{Outcome, PATH, command, finish, one_line, ramfold, wait_for};
+use command::{Outcome, PATH, command, finish, one_line, ramfold};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 
 const LIMIT: &[&str] = &["run", "-m", "64M", "--"];
 
@@ -104,113 +104,17 @@ fn preloaded_libraries_of_the_user_stay_behind_ours() {
     assert!(value.starts_with("/proc/") && value.ends_with(":libm.so.6"), "{value}");
 }
 
-/// A program that says `ready`, and each signal that it gets; it ends at TERM with status 3.
-const LISTENER: &str = r#"for s in HUP INT USR1 USR2 WINCH; do trap "echo $s" $s; done
-    trap 'echo TERM; exit 3' TERM; echo ready; while :; do sleep 0.05; done"#;
-
-struct Listener {
-    ramfold: Child,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
-}
-
-impl Listener {
-    fn start(script: &str) -> Self {
-        let mut command = command(LIMIT);
-        command.args(["sh", "-c", script]).stdout(Stdio::piped()).process_group(0);
-        // SAFETY: signal() may be called between fork and exec.
-        unsafe {
-            // A shell cannot trap what was ignored when it began, as under nohup.
-            command.pre_exec(|| {
-                [libc::SIGHUP, libc::SIGINT]
-                    .iter()
-                    .for_each(|&signal| _ = libc::signal(signal, libc::SIG_DFL));
-                Ok(())
-            });
-        }
-        let mut ramfold = command.spawn().unwrap();
-        let mut lines = BufReader::new(ramfold.stdout.take().unwrap()).lines();
-        assert_eq!(lines.next().unwrap().unwrap(), "ready");
-        Self { ramfold, lines }
-    }
-
-    fn send(&self, signal: i32) {
-        kill(self.ramfold.id(), signal);
-    }
-
-    fn next(&mut self) -> String {
-        self.lines.next().unwrap().unwrap()
-    }
-
-    fn program(&self) -> u32 {
-        let id = self.ramfold.id();
-        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
-        children.trim().parse().unwrap()
-    }
-}
-
-fn kill(process: u32, signal: i32) {
-    // SAFETY: a plain system call on a process that this test started and has not waited for.
-    assert_eq!(unsafe { libc::kill(process.cast_signed(), signal) }, 0);
-}
-
-fn state(process: u32) -> char {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
-}
-
-#[test]
-fn signals_sent_to_ramfold_reach_the_program() {
-    let mut listener = Listener::start(LISTENER);
-    for (signal, name) in [
-        (libc::SIGHUP, "HUP"),
-        (libc::SIGUSR1, "USR1"),
-        (libc::SIGUSR2, "USR2"),
-        (libc::SIGINT, "INT"),
-        (libc::SIGWINCH, "WINCH"),
-        (libc::SIGTERM, "TERM"),
-    ] {
-        listener.send(signal);
-        assert_eq!(listener.next(), name);
-    }
-    assert!(listener.lines.next().is_none());
-    assert_eq!(listener.ramfold.wait().unwrap().code(), Some(3));
-}
-
-#[test]
-fn a_script_that_signals_its_group_is_not_told_twice() {
-    let script = r#"trap 'n=$((n+1))' USR1; echo ready; read x; kill -USR1 0; sleep 0.3; echo "got $n""#;
-    let mut ramfold = command(LIMIT)
-        .args(["sh", "-c", script])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .unwrap();
-    ramfold.stdin.take().unwrap().write_all(b"\n").unwrap();
-    let mut said = String::new();
-    ramfold.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!(said, "ready\ngot 1\n");
-    assert!(ramfold.wait().unwrap().success());
-}
-
-#[test]
-fn job_control_stops_and_continues_both() {
-    let mut listener = Listener::start(LISTENER);
-    let (ramfold, program) = (listener.ramfold.id(), listener.program());
-    kill(program, libc::SIGTSTP);
-    wait_for("both stop", || state(ramfold) == 'T' && state(program) == 'T');
-    listener.send(libc::SIGCONT);
-    wait_for("both go on", || state(ramfold) != 'T' && state(program) != 'T');
-    listener.send(libc::SIGTERM);
-    assert_eq!(listener.next(), "TERM");
-    assert_eq!(listener.ramfold.wait().unwrap().code(), Some(3));
-}
-
 /// What every program of a run loads is nobody's to change, of the same user neither.
 #[test]
 fn the_libraries_cannot_be_changed() {
-    let mut listener = Listener::start(LISTENER);
-    let descriptors = fs::read_dir(format!("/proc/{}/fd", listener.ramfold.id())).unwrap();
+    let mut run = command(LIMIT)
+        .args(["sh", "-c", "echo ready; read end"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    run.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", run.id())).unwrap();
     let is_library = |path: &std::path::PathBuf| {
         let target = fs::read_link(path).unwrap();
         ["/memfd:ramfold-start (deleted)", "/memfd:ramfold-preload (deleted)"]
@@ -226,30 +130,8 @@ fn the_libraries_cannot_be_changed() {
         refused(file.write_all(b"x"));
         refused(file.set_len(0));
     }
-    listener.send(libc::SIGTERM);
-    assert_eq!(listener.next(), "TERM");
-    listener.ramfold.wait().unwrap();
-}
-
-#[test]
-fn ignored_signals_stay_ignored() {
-    let script = r#"trap '' HUP; exec "$0" run -m 64M -- sh -c 'kill -HUP $$; echo lived'"#;
-    let outcome = finish(Command::new("sh").args(["-c", script, PATH]));
-    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "lived\n"));
-}
-
-#[test]
-fn a_status_arrives_also_when_sigchld_is_ignored() {
-    let mut command = command(LIMIT);
-    command.args(["sh", "-c", "exit 9"]);
-    // SAFETY: signal is allowed between fork and exec.
-    unsafe {
-        command.pre_exec(|| {
-            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
-            Ok(())
-        });
-    }
-    assert_eq!(command.status().unwrap().code(), Some(9));
+    drop(run.stdin.take());
+    run.wait().unwrap();
 }
 
 #[test]
@@ -474,33 +356,6 @@ fn without_permission_the_three_ways_are_named() {
     for way in ["CAP_SYS_PTRACE", "vm.unprivileged_userfaultfd=1", "/dev/userfaultfd"] {
         assert!(line.contains(way), "{line}");
     }
-}
-
-#[test]
-fn nothing_is_left_behind_however_it_ends() {
-    let directory = tempfile::tempdir().unwrap();
-    let left = || fs::read_dir(directory.path()).unwrap().count();
-    let shared = || fs::read_dir("/dev/shm").unwrap().count();
-    let (swap, before) = (directory.path().to_str().unwrap(), shared());
-    assert_eq!(ramfold(&["run", "-m", "64M", "--swap", swap, "--", "true"]).code, Some(0));
-    assert_eq!((left(), shared()), (0, before));
-
-    let mut killed = command(&["run", "-m", "64M", "--swap", swap, "--"])
-        .args(["sh", "-c", "echo ready; exec sleep 30"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut ready = [0; 6];
-    killed.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
-    let program: u32 = {
-        let id = killed.id();
-        fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap().trim().parse().unwrap()
-    };
-    killed.kill().unwrap();
-    assert_eq!(killed.wait().unwrap().signal(), Some(libc::SIGKILL));
-    assert_ne!(state(program), 'Z', "the program goes on without ramfold");
-    assert_eq!((left(), shared()), (0, before));
-    kill(program, libc::SIGKILL);
 }
 
 /// The run's own files are bound by `ulimit -f` too.

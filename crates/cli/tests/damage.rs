@@ -55,7 +55,7 @@ fn finish(command: &mut Command, harm: impl FnOnce(u32)) -> Ended {
     let mut line = String::new();
     stdout.read_line(&mut line).unwrap();
     if line == "filled\n" {
-        harm(only_child(running.child.id()));
+        harm(common::memory::only_child(running.child.id()));
         line.clear();
         // The program may be dead already.
         let _ = running.child.stdin.take().unwrap().write_all(b"\n");
@@ -65,11 +65,6 @@ fn finish(command: &mut Command, harm: impl FnOnce(u32)) -> Ended {
     running.child.stderr.take().unwrap().read_to_string(&mut ended.stderr).unwrap();
     ended.code = running.child.wait().unwrap().code();
     ended
-}
-
-fn only_child(parent: u32) -> u32 {
-    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
-    children.trim().parse().unwrap()
 }
 
 /// Runs the test if the machine lets it.

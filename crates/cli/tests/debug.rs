@@ -4,6 +4,7 @@ mod command;
 mod common;
 
 use command::{one_line, ramfold};
+use common::memory::{children, only_child};
 use common::{Program, Ramfold, Running, binary, compiled, need};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -41,8 +42,7 @@ impl Seen {
             }
         }
         assert_eq!(addresses.len(), 800);
-        let children = format!("/proc/{0}/task/{0}/children", run.child.id());
-        let pid = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+        let pid = only_child(run.child.id());
         Self { run, output, pid, addresses, _directory: directory }
     }
 
@@ -235,8 +235,7 @@ print(all(int(block.raw[:1]) > -1 for block in blocks))
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
         assert_eq!(line, first);
-        let children = format!("/proc/{0}/task/{0}/children", run.child.id());
-        let pid: u32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+        let pid = only_child(run.child.id());
         let anonymous = || ramfold_budget::process::anonymous(pid);
         within_a_minute("the limit holds", || anonymous() < LIMIT + LIMIT / 20 + 8 * MIB);
         std::thread::sleep(Duration::from_secs(2));
@@ -302,8 +301,7 @@ print(sum(page[9] for page in data) > 0)
     };
     let mut input = run.child.stdin.take().unwrap();
     assert_eq!(line(), "full\n");
-    let children = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    let pid: u32 = children(run.child.id()).trim().parse().unwrap();
+    let pid = only_child(run.child.id());
     let mut held = Command::new(binary());
     let mut held = Running::start(held.args(["debug", &pid.to_string()]).stderr(Stdio::piped()));
     let mut said = String::new();
@@ -311,7 +309,7 @@ print(sum(page[9] for page in data) > 0)
     assert!(said.contains("in place"), "{said}");
     std::io::Write::write_all(&mut input, b"\n").unwrap();
     assert_eq!(line(), "written\n");
-    let child: u32 = children(pid).trim().parse().unwrap();
+    let child = only_child(pid);
     let private = || {
         let text = std::fs::read_to_string(format!("/proc/{child}/smaps_rollup")).unwrap();
         let size = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:")).unwrap();
@@ -345,14 +343,13 @@ fn a_small_process_and_the_run_itself_are_told() {
     }
     let mut command = Program::new("sleep", &["sleep", "100"]).command(Some(&Ramfold::new(LIMIT, &[])));
     let run = Running::start(&mut command);
-    let children = format!("/proc/{0}/task/{0}/children", run.child.id());
-    let mut pid = String::new();
+    let mut pid = 0;
     within_a_minute("it has begun", || {
-        pid = std::fs::read_to_string(&children).unwrap().trim().to_owned();
+        pid = children(run.child.id()).first().copied().unwrap_or(0);
         let is_it = |text: String| text.starts_with("sleep");
-        !pid.is_empty() && std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(is_it)
+        pid != 0 && std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(is_it)
     });
-    let outcome = ramfold(&["debug", &pid]);
+    let outcome = ramfold(&["debug", &pid.to_string()]);
     assert!(one_line(&outcome.stderr).contains("nothing of its memory is away"), "{}", outcome.stderr);
     let outcome = ramfold(&["debug", &run.child.id().to_string()]);
     assert!(one_line(&outcome.stderr).contains("ramfold run itself"), "{}", outcome.stderr);

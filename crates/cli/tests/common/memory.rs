@@ -81,6 +81,13 @@ pub fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
+/// The child of a process that has no other.
+pub fn only_child(pid: u32) -> u32 {
+    let children = children(pid);
+    assert_eq!(children.len(), 1, "children of {pid}: {children:?}");
+    children[0]
+}
+
 /// Bytes of anonymous memory that a process has resident; 0 if it has ended.
 pub fn anonymous(pid: u32) -> u64 {
     size(&fields(pid, "status"), "RssAnon")
