@@ -8,8 +8,9 @@
 //!
 //! ext4 is the kernel's, on a loop device over nbdfuse (libnbd) over `ramfold disk`, which costs every side of
 //! ramfold's the same; the kernel's zram has a device of its own, and its figures are compared with themselves alone.
-//! The sides take turns, round by round. Shown are medians over the first and the last rounds, and the one as a part of
-//! the other.
+//! The sides take turns, round by round. Beside the last rounds new disks of each kind have their first ones. Shown are
+//! medians over the first rounds, the last ones and those of the new disk, and the last as a part of the first and of
+//! the new disk's: the machine may have changed since the first, but not between an old disk and a new one.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -75,33 +76,42 @@ fn main() -> Result<()> {
     let options = Options::parse();
     ensure!(options.rounds >= 2 * options.compared && options.compared > 0, "too few --rounds to compare");
     let place = tempfile::tempdir_in("/var/tmp")?;
+    let mut sides = sides(&options, &place.path().join("old"))?;
+    let mut new = Vec::new();
+    for number in 0..options.rounds {
+        if number == options.rounds - options.compared {
+            new = self::sides(&options, &place.path().join("new"))?;
+        }
+        for (at, side) in sides.iter_mut().enumerate() {
+            side.next_round(&options, number)?;
+            if let Some(new) = new.get_mut(at) {
+                new.next_round(&options, number)?;
+            }
+        }
+    }
+    println!(
+        "{} rounds on an ext4 of {} MiB, {}; medians of the first {3} and the last {3}, and of a new disk's beside these",
+        options.rounds, options.mib, options.compressor, options.compared
+    );
+    print!("{}", table(&sides, &new, options.compared));
+    Ok(())
+}
+
+/// The disks, each half full.
+fn sides(options: &Options, place: &Path) -> Result<Vec<Side>> {
     let mut sides = Vec::new();
     for (name, more) in [
         ("zbud", &["--zpool", "zbud", "--no-fresh"][..]),
         ("zsmalloc", &["--zpool", "zsmalloc", "--no-fresh"]),
         ("zsmalloc, fresh", &["--zpool", "zsmalloc"]),
     ] {
-        sides.push(Side::of_ramfold(name, &options, &place.path().join(sides.len().to_string()), more)?);
+        sides.push(Side::of_ramfold(name, options, &place.join(sides.len().to_string()), more)?);
     }
-    sides.push(Side::of_zram(&options, &place.path().join("zram"))?);
+    sides.push(Side::of_zram(options, &place.join("zram"))?);
     for side in &sides {
-        side.fill_half(&options)?;
+        side.fill_half(options)?;
     }
-    for number in 0..options.rounds {
-        for side in &mut sides {
-            let round = side.round(&options, number)?;
-            if options.verbose {
-                println!("{number:>3} {:<16} {round:.1?}", side.name);
-            }
-            side.rounds.push(round);
-        }
-    }
-    println!(
-        "{} rounds on an ext4 of {} MiB, {}; medians of the first {3} and the last {3}",
-        options.rounds, options.mib, options.compressor, options.compared
-    );
-    print!("{}", table(&sides, options.compared));
-    Ok(())
+    Ok(sides)
 }
 
 /// A mounted file system, and what lies under it. Dropped from the top down.
@@ -207,6 +217,15 @@ impl Side {
         Ok(())
     }
 
+    fn next_round(&mut self, options: &Options, number: usize) -> Result<()> {
+        let round = self.round(options, number)?;
+        if options.verbose {
+            println!("{number:>3} {:<16} {round:.1?}", self.name);
+        }
+        self.rounds.push(round);
+        Ok(())
+    }
+
     fn round(&self, options: &Options, number: usize) -> Result<Round> {
         let before = self.served()?;
         let fill =
@@ -274,7 +293,7 @@ fn sections(file: &str, what: &str) -> String {
     })
 }
 
-fn table(sides: &[Side], compared: usize) -> String {
+fn table(sides: &[Side], new: &[Side], compared: usize) -> String {
     type Of = fn(&Round) -> Option<f64>;
     let columns: [(&str, Of); 7] = [
         ("fill, requests/s", |round| Some(round.fill.rate)),
@@ -285,16 +304,24 @@ fn table(sides: &[Side], compared: usize) -> String {
         ("random, us of 99", |round| Some(round.mixed.most)),
         ("server, us", |round| round.server),
     ];
-    let mut text = format!("{:<16} {:<20} {:>10} {:>10} {:>12}\n", "", "", "first", "last", "last / first");
-    for side in sides {
+    let (relative, young) = ("last / first", "last / new");
+    let mut text = format!(
+        "{:<16} {:<20} {:>10} {:>10} {:>10} {relative:>12} {young:>10}\n",
+        "", "", "first", "last", "new"
+    );
+    for (side, new) in sides.iter().zip(new) {
         for (name, of) in columns {
             let of_some = |rounds: &[Round]| median(rounds.iter().filter_map(of).collect());
             let first = of_some(&side.rounds[..compared]);
             let last = of_some(&side.rounds[side.rounds.len() - compared..]);
-            if let Some((first, last)) = first.zip(last) {
-                let ratio = last / first;
-                let _ =
-                    writeln!(text, "{:<16} {name:<20} {first:>10.1} {last:>10.1} {ratio:>12.3}", side.name);
+            let all = first.zip(last).zip(of_some(&new.rounds));
+            if let Some(((first, last), new)) = all {
+                let (relative, young) = (last / first, last / new);
+                let _ = writeln!(
+                    text,
+                    "{:<16} {name:<20} {first:>10.1} {last:>10.1} {new:>10.1} {relative:>12.3} {young:>10.3}",
+                    side.name
+                );
             }
         }
     }
