@@ -7,10 +7,15 @@ mod behind;
 mod calls;
 #[path = "mounted/directories.rs"]
 mod directories;
+#[path = "mounted/gate.rs"]
+mod gate;
 #[path = "mounted/kernel.rs"]
 mod kernel;
 #[path = "mounted/limits.rs"]
 mod limits;
+#[allow(dead_code)] // it is only read here
+#[path = "coherent/mapping.rs"]
+mod mapping;
 mod mounted;
 #[path = "mounted/opens.rs"]
 mod opens;
