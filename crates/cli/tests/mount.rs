@@ -1,6 +1,8 @@
 //! `ramfold mount`, seen from outside: how it comes and goes, what it refuses, what survives its death. Its limits, and
 //! what programs and single calls find in it, are in `mounted/`.
 
+#[path = "mounted/appends.rs"]
+mod appends;
 #[path = "mounted/behind.rs"]
 mod behind;
 #[path = "mounted/calls.rs"]

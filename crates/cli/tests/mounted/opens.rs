@@ -168,23 +168,6 @@ fn rights_that_are_taken_away_behind_the_mount() {
 }
 
 #[test]
-fn what_is_appended_goes_to_the_end_that_others_have_moved() {
-    with_mount(|_, source, point| {
-        fs::write(source.join("log"), "").unwrap();
-        let appender = |at: &Path| File::options().append(true).open(at.join("log")).unwrap();
-        let (mut behind, mut through, mut other) = (appender(source), appender(point), appender(point));
-        for _ in 0..50 {
-            behind.write_all(b"behind\n").unwrap();
-            through.write_all(b"one\n").unwrap();
-            other.write_all(b"two\n").unwrap();
-        }
-        let expected = "behind\none\ntwo\n".repeat(50);
-        assert_eq!(fs::read_to_string(source.join("log")).unwrap(), expected);
-        wait_for("the mount shows it", || fs::read_to_string(point.join("log")).unwrap() == expected);
-    });
-}
-
-#[test]
 fn what_a_mapping_changes_of_a_file_that_is_appended_to_stays_in_its_place() {
     both(|directory| {
         let path = directory.join("file");
