@@ -5,9 +5,9 @@
 //! one node. What comes for that node meanwhile waits until the thread has done. A node that is waited for delays no
 //! other, and what is told of one node is told in order.
 //!
-//! Price: threads that sleep, and some 100 bytes for each name that waits. Guarantee: with as many threads as there are
-//! threads that answer requests, what is due of a node waits for no other's answers as long as any request is answered.
-//! Not more than [`MOST_NAMES`] names wait: who adds to them waits.
+//! Price: threads that sleep; some 20 bytes for each node, and 100 for each name, that waits. Guarantee: with as many
+//! threads as there are threads that answer requests, what is due of a node waits for no other's answers as long as any
+//! request is answered. Not more than [`MOST_NAMES`] names wait: who adds to them waits.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
@@ -15,6 +15,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Most names that wait. The kernel keeps as many events for those who may not have more.
 const MOST_NAMES: usize = 16 << 10;
+/// Nodes for which room is kept while nothing is due.
+const MOST_KEPT: usize = 1 << 10;
 
 /// What the kernel is to be told of a node, in this order.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,26 +29,39 @@ pub(crate) struct Due {
     pub(crate) answers: bool,
 }
 
+/// What is due, of which node: a node with nothing but pages takes little.
 #[derive(Debug, Default)]
 struct Nodes {
-    due: HashMap<u64, Due>,
+    pages: HashSet<u64>,
+    names: HashMap<u64, HashSet<OsString>>,
+    answers: HashSet<u64>,
     /// Those of which something is due and that nobody is busy with.
     ready: VecDeque<u64>,
     busy: HashSet<u64>,
     /// Names that are due, or being told.
-    names: usize,
+    count: usize,
     has_ended: bool,
 }
 
 impl Nodes {
-    /// What is due of a node: something is to be added.
-    fn of(&mut self, node: u64) -> &mut Due {
-        self.due.entry(node).or_insert_with(|| {
-            if !self.busy.contains(&node) {
-                self.ready.push_back(node);
-            }
-            Due::default()
-        })
+    fn is_due(&self, node: u64) -> bool {
+        self.pages.contains(&node) || self.names.contains_key(&node) || self.answers.contains(&node)
+    }
+
+    /// All that is due of the next node that is ready.
+    fn take(&mut self) -> Option<(u64, Due)> {
+        let node = self.ready.pop_front()?;
+        self.busy.insert(node);
+        let (pages, answers) = (self.pages.remove(&node), self.answers.remove(&node));
+        let due = Due { pages, names: self.names.remove(&node).unwrap_or_default(), answers };
+        if self.ready.is_empty() {
+            // Once, all nodes may have been due.
+            self.ready.shrink_to(MOST_KEPT);
+            self.pages.shrink_to(MOST_KEPT);
+            self.answers.shrink_to(MOST_KEPT);
+            self.names.shrink_to(MOST_KEPT);
+        }
+        Some((node, due))
     }
 }
 
@@ -65,11 +80,10 @@ impl Work {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds to what is due. Each node that became ready wakes a thread.
-    fn add(&self, nodes: &mut Nodes, node: u64, what: impl FnOnce(&mut Due)) {
-        let before = nodes.ready.len();
-        what(nodes.of(node));
-        if nodes.ready.len() > before {
+    /// Something is about to be due of this node. One that becomes ready by that wakes a thread.
+    fn begin(&self, nodes: &mut Nodes, node: u64) {
+        if !nodes.is_due(node) && !nodes.busy.contains(&node) {
+            nodes.ready.push_back(node);
             self.more.notify_one();
         }
     }
@@ -77,24 +91,30 @@ impl Work {
     /// The pages of these are to be dropped.
     pub(crate) fn drop_pages(&self, which: impl IntoIterator<Item = u64>) {
         let mut nodes = self.nodes();
-        which.into_iter().for_each(|node| self.add(&mut nodes, node, |due| due.pages = true));
+        for node in which {
+            self.begin(&mut nodes, node);
+            nodes.pages.insert(node);
+        }
     }
 
     /// The same, when what is being asked of them has been answered.
     pub(crate) fn drop_answers(&self, which: impl IntoIterator<Item = u64>) {
         let mut nodes = self.nodes();
-        which.into_iter().for_each(|node| self.add(&mut nodes, node, |due| due.answers = true));
+        for node in which {
+            self.begin(&mut nodes, node);
+            nodes.answers.insert(node);
+        }
     }
 
     /// These names, with the nodes of their directories, are to be forgotten. Waits while too many are.
     pub(crate) fn forget_names(&self, names: impl IntoIterator<Item = (u64, OsString)>) {
         let mut nodes = self.nodes();
         for (directory, name) in names {
-            let is_full = |nodes: &mut Nodes| nodes.names >= MOST_NAMES && !nodes.has_ended;
+            let is_full = |nodes: &mut Nodes| nodes.count >= MOST_NAMES && !nodes.has_ended;
             nodes = self.room.wait_while(nodes, is_full).unwrap_or_else(PoisonError::into_inner);
-            let mut is_new = false;
-            self.add(&mut nodes, directory, |due| is_new = due.names.insert(name));
-            nodes.names += usize::from(is_new);
+            self.begin(&mut nodes, directory);
+            let is_new = nodes.names.entry(directory).or_default().insert(name);
+            nodes.count += usize::from(is_new);
         }
     }
 
@@ -110,20 +130,20 @@ impl Work {
     fn take(&self) -> Option<(u64, Due)> {
         let is_idle = |nodes: &mut Nodes| nodes.ready.is_empty() && !nodes.has_ended;
         let mut nodes = self.more.wait_while(self.nodes(), is_idle).unwrap_or_else(PoisonError::into_inner);
-        let node = nodes.ready.pop_front().filter(|_| !nodes.has_ended)?;
-        nodes.busy.insert(node);
-        Some((node, nodes.due.remove(&node).unwrap_or_default()))
+        if nodes.has_ended { None } else { nodes.take() }
     }
 
     fn done(&self, node: u64, done: &Due) {
         let mut nodes = self.nodes();
         nodes.busy.remove(&node);
-        nodes.names -= done.names.len();
-        if nodes.due.contains_key(&node) {
+        nodes.count -= done.names.len();
+        if nodes.is_due(node) {
             nodes.ready.push_back(node);
             self.more.notify_one();
         }
-        self.room.notify_all();
+        if !done.names.is_empty() {
+            self.room.notify_all();
+        }
     }
 
     /// Nobody waits any more.
@@ -181,7 +201,7 @@ mod tests {
             work.done(node, &due);
             tells.recv().unwrap();
         });
-        assert_eq!(work.nodes().names, 1);
+        assert_eq!(work.nodes().count, 1);
         work.forget_names((0..MOST_NAMES - 1).map(name));
         scope(|scope| {
             let waits = scope.spawn(|| work.forget_names([name(MOST_NAMES + 1)]));

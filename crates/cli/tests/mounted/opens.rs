@@ -46,14 +46,13 @@ fn what_is_known_is_opened_though_the_server_stands_still() {
         shell(source, "mkdir d; for n in 1 2 3; do echo $n >d/$n; done");
         let look = "cat d/1 d/2 d/3; ls d | wc -l";
         // A directory's listing is kept once all that was made of it was told.
-        for _ in 0..3 {
+        wait_for("all is known", || {
             assert_eq!(shell(point, look), "1\n2\n3\n3\n");
-            std::thread::sleep(IDLE);
-        }
-        mounted.signal(libc::SIGSTOP);
-        let told = Command::new("timeout").args(["5", "sh", "-euc", look]).current_dir(point).output();
-        mounted.signal(libc::SIGCONT);
-        assert_eq!(String::from_utf8(told.unwrap().stdout).unwrap(), "1\n2\n3\n3\n");
+            mounted.stand_still();
+            let told = Command::new("timeout").args(["5", "sh", "-euc", look]).current_dir(point).output();
+            mounted.signal(libc::SIGCONT);
+            told.unwrap().stdout == b"1\n2\n3\n3\n"
+        });
     });
 }
 
