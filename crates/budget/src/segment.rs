@@ -31,12 +31,14 @@ mod heirs;
 mod hold;
 mod latency;
 mod lease;
+mod parts;
 mod slots;
 mod turns;
 
 pub use counters::{Counter, Gauge};
 pub use extents::EXTENT_SIZE;
 pub use latency::FaultTimes;
+pub use parts::Part;
 pub use slots::Process;
 
 use balance::Balance;
@@ -45,6 +47,7 @@ use heirs::Heritage;
 use hold::Hold;
 use latency::Latency;
 use lease::{File, KEEPER, Lease};
+use parts::{MAX_PARTS, Record};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -62,7 +65,7 @@ pub const MAX_MESSAGE: usize = 240;
 /// Bytes of a member's name that are kept.
 pub const MAX_NAME: usize = 64;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"ramfold\x04");
+const MAGIC: u64 = u64::from_le_bytes(*b"ramfold\x05");
 /// Extents that a swap file can have: their numbers have 31 bits.
 const MAX_EXTENTS: u64 = 1 << 31;
 
@@ -180,7 +183,8 @@ impl From<rustix::io::Errno> for OpenError {
 }
 
 const SLOTS_AT: usize = size_of::<Header>();
-const FAULTS_AT: usize = SLOTS_AT + MAX_PROCESSES * size_of::<Slot>();
+const PARTS_AT: usize = SLOTS_AT + MAX_PROCESSES * size_of::<Slot>();
+const FAULTS_AT: usize = PARTS_AT + MAX_PARTS * size_of::<Record>();
 const REFS_AT: usize = FAULTS_AT + MAX_PROCESSES * size_of::<Latency>();
 
 /// Words of a slot's bitmap of extents.
@@ -253,6 +257,7 @@ impl Segment {
         copy.check()?;
         let used = copy.used_slots().len();
         copy.read_from(&fd, SLOTS_AT, size_of_val(copy.used_slots()))?;
+        copy.read_from(&fd, PARTS_AT, MAX_PARTS * size_of::<Record>())?;
         copy.read_from(&fd, FAULTS_AT, used * size_of::<Latency>())?;
         Ok(copy)
     }
@@ -302,13 +307,18 @@ impl Segment {
     }
 
     fn slots(&self) -> &[Slot] {
-        // SAFETY: FAULTS_AT bytes are mapped, SLOTS_AT is a multiple of the header's alignment of 64.
+        // SAFETY: PARTS_AT bytes are mapped, SLOTS_AT is a multiple of the header's alignment of 64.
         unsafe { std::slice::from_raw_parts(self.base.add(SLOTS_AT).cast().as_ptr(), MAX_PROCESSES) }
     }
 
     fn used_slots(&self) -> &[Slot] {
         let used = self.header().slots_used.load(Ordering::Acquire) as usize;
         &self.slots()[..used.min(MAX_PROCESSES)]
+    }
+
+    fn records(&self) -> &[Record] {
+        // SAFETY: FAULTS_AT bytes are mapped, PARTS_AT is a multiple of 64.
+        unsafe { std::slice::from_raw_parts(self.base.add(PARTS_AT).cast().as_ptr(), MAX_PARTS) }
     }
 
     /// By slot.
@@ -513,6 +523,8 @@ mod tests {
                 unsafe { segment.base.cast::<AtomicU64>().add(at).as_ref() }.store(value, Ordering::Relaxed);
             }
             let mut seen = 0;
+            member.publish_parts(slot, [(&b"directory"[..], 1, 1)].into_iter());
+            assert!(segment.parts(slot).len() <= MAX_PARTS);
             let supervised = (segment.newcomers(&mut seen), segment.deaths(), segment.processes());
             let counted = (segment.swap_used(), segment.all_faults().quantile_ns(0.5), segment.living());
             segment.leave_turns(1);

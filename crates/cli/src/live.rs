@@ -1,7 +1,7 @@
 //! A run as it is at one moment: what `top` shows and what the metrics tell.
 
 use ramfold_budget::process;
-use ramfold_budget::segment::{Counter, FaultTimes, Gauge, Segment};
+use ramfold_budget::segment::{Counter, FaultTimes, Gauge, Part, Segment};
 use std::time::Instant;
 
 /// All numbers of a run.
@@ -43,6 +43,8 @@ pub struct Process {
     pub gauges: Vec<u64>,
     /// Its faults.
     pub faults: FaultTimes,
+    /// Directories of a mount that have a limit.
+    pub directories: Vec<Part>,
 }
 
 impl Sample {
@@ -54,6 +56,7 @@ impl Sample {
             name: segment.name(process.slot).unwrap_or_else(|| process::name(process.pid)),
             gauges: Gauge::ALL.iter().map(|gauge| segment.gauge(process.slot, *gauge)).collect(),
             faults: segment.faults_of(process.slot),
+            directories: segment.parts(process.slot),
         };
         let mut processes: Vec<Process> = segment.processes().into_iter().map(process).collect();
         processes.sort_by_key(|process| std::cmp::Reverse(process.charged()));

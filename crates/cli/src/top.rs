@@ -17,7 +17,8 @@ use std::time::Duration;
 ///
 /// RESIDENT: pages in memory. POOL: memory that the process's compressed pages take; HOLDS: what they were before.
 /// SWAPPED: pages in the swap file, before compression. A process that serves several disks has a line for each, and,
-/// where they share a limit, one for what it has beside them. P50, P99: microseconds that faults of the last interval
+/// where they share a limit, one for what it has beside them. Below a mount are its directories that have a limit: what
+/// they take of the pool, and what they may. P50, P99: microseconds that faults of the last interval
 /// took. Ends with the run, or at Ctrl-C.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: ramfold top --interval 2")]

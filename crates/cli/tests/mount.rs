@@ -1,16 +1,23 @@
 //! `ramfold mount`, seen from outside: how it comes and goes, what it refuses, what survives its death. Its limits, and
 //! what programs and single calls find in it, are in `mounted/`.
 
+#[path = "mounted/appends.rs"]
+mod appends;
 #[path = "mounted/behind.rs"]
 mod behind;
 #[path = "mounted/calls.rs"]
 mod calls;
 #[path = "mounted/directories.rs"]
 mod directories;
+#[path = "mounted/gate.rs"]
+mod gate;
 #[path = "mounted/kernel.rs"]
 mod kernel;
 #[path = "mounted/limits.rs"]
 mod limits;
+#[allow(dead_code)] // it is only read here
+#[path = "coherent/mapping.rs"]
+mod mapping;
 mod mounted;
 #[path = "mounted/opens.rs"]
 mod opens;
@@ -28,6 +35,8 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 #[test]
 fn it_ends_in_three_ways_and_leaves_nothing() {
@@ -234,10 +243,11 @@ fn what_was_synced_survives_a_kill() {
         let place = Place::new();
         let mounted = place.mount(16, &[]);
         let point = mounted.point().to_owned();
+        let begun = Arc::new(AtomicUsize::new(0));
         // Each tells how many of its pieces are synced.
         let writers: Vec<_> = (0..4_u64)
             .map(|writer| {
-                let path = point.join(format!("writer-{writer}"));
+                let (path, begun) = (point.join(format!("writer-{writer}")), Arc::clone(&begun));
                 std::thread::spawn(move || {
                     let Ok(file) = File::create(path) else { return 0 };
                     for piece in 0_u64.. {
@@ -245,11 +255,13 @@ fn what_was_synced_survives_a_kill() {
                         if file.write_all_at(&bytes, piece * 50_000).is_err() || file.sync_data().is_err() {
                             return piece;
                         }
+                        begun.fetch_add(usize::from(piece == 0), SeqCst);
                     }
                     unreachable!()
                 })
             })
             .collect();
+        wait_for("each writer's first piece", || begun.load(SeqCst) == writers.len());
         std::thread::sleep(std::time::Duration::from_millis(300 + round * 50));
         mounted.kill();
         for (writer, thread) in (0..).zip(writers) {

@@ -21,9 +21,10 @@ use rustix::io::Errno;
 use std::cell::RefCell;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -58,6 +59,8 @@ pub struct Counts {
 pub struct Cache {
     pub(crate) member: Arc<Member>,
     pub(crate) parts: Parts,
+    /// Held by who publishes them.
+    published: Mutex<()>,
     files: Files,
     source: Reading,
     pub(crate) admission: Admission,
@@ -116,12 +119,24 @@ impl Cache {
     #[must_use]
     pub fn new(member: Arc<Member>, limit: u64, most_files: usize, settled: Duration) -> Self {
         let pool = member.store().create_pool(PoolKind::Ephemeral, None);
-        let (parts, admission) = (Parts::new(pool), Admission::new());
+        let (parts, published, admission) = (Parts::new(pool), Mutex::new(()), Admission::new());
         let files = Files::new(most_files, settled);
         let (source, counts) = (Reading::default(), Counts::default());
         let limit = AtomicU64::new(limit);
         let (keeps_poor, gives_way) = (AtomicBool::new(false), AtomicBool::new(true));
-        Self { member, parts, files, source, admission, counts, limit, keeps_poor, gives_way, settled }
+        Self {
+            member,
+            parts,
+            published,
+            files,
+            source,
+            admission,
+            counts,
+            limit,
+            keeps_poor,
+            gives_way,
+            settled,
+        }
     }
 
     /// Files that something may be known of.
@@ -160,7 +175,17 @@ impl Cache {
     /// # Errors
     /// [`PartError`].
     pub fn set_limit_of(&self, directory: &Path, limit: Option<u64>) -> Result<(), PartError> {
-        self.parts.set(self.store(), directory, limit)
+        let set = self.parts.set(self.store(), directory, limit);
+        self.publish_parts();
+        set
+    }
+
+    /// Tells who looks at the budget what directories with a limit have.
+    pub(crate) fn publish_parts(&self) {
+        let _one = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.limited();
+        let parts = all.iter().map(|it| (it.path.as_os_str().as_bytes(), it.limit, it.bytes));
+        self.member.segment().publish_parts(self.member.slot(), parts);
     }
 
     /// All directories with a limit.

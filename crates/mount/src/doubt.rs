@@ -1,13 +1,12 @@
 //! Doubt: what the kernel of the mount believes is taken back when somebody else changes it behind the mount.
 //!
-//! Up to six threads. The first waits for what is told of files ([`crate::watch`]), and has the kernel forget their
-//! attributes. That waits for nobody, so each read(2) from then on asks for the attributes again, and the kernel drops
-//! its pages if they have changed. The second has it drop the pages at once, for mappings and for changes that left the
-//! time of modification as it was. That waits for reads of these pages which are under way, and so for the source. The
-//! third has it forget names that came or went, and the attributes of their directories. That waits for what is being
-//! asked of the same directory. The fourth looks at what is believed and may not be told ([`crate::believed`]), the
-//! fifth waits for mounts in the source ([`crate::mounts`]), and has the names that they are at forgotten. The sixth
-//! drops what directories list that nobody tells of, some time after it was given.
+//! One thread waits for what is told of files ([`crate::watch`]), one for what is told of directories. Both have the
+//! kernel forget attributes. That waits for nobody, so each read(2) from then on asks for the attributes again, and the
+//! kernel drops its pages if they have changed. The rest waits for answers, and so for the source: it is left to
+//! workers, each of whom waits at one node ([`crate::work`]). They have the kernel drop pages at once, for mappings and
+//! for changes that left the time of modification as it was, and have it forget names that came or went. Further
+//! threads look at what is believed and may not be told ([`crate::believed`]), wait for mounts in the source
+//! ([`crate::mounts`]), whose names are forgotten, and wait until what directories list that nobody tells of is old.
 //!
 //! Order: an answer that was on its way when its file changed cannot be believed for longer than till then. It belongs
 //! to a request that the kernel made before it was told to forget, and the kernel passes over such an answer (its
@@ -18,16 +17,18 @@
 //! What a directory lists is dropped at once, and again when one of its names has been told to be forgotten: whoever
 //! was listing it has taken in his answer by then, so the kernel keeps nothing that was read before the change. Kernels
 //! after Linux 6.18 do not wait where they do not know the name; for them, and where names were lost, it is dropped
-//! once more some time later ([`crate::pages`]).
+//! once more some time later ([`crate::later`]).
 //!
 //! Never called by who answers requests: dropping pages and names waits for answers. Price: threads that sleep.
 //! Guarantee: a change that was told is asked for by every read(2), stat and look at a name that begins after these
-//! threads have run. When events are lost, everything is asked for anew.
+//! threads have run; where others wait for answers of the same node, after these came. When events are lost,
+//! everything is asked for anew.
 
 use crate::fuse::notify::Kernel;
 use crate::mounts::Mounts;
 use crate::tree::Tree;
 use crate::watch::{Doubtful, Watch};
+use crate::work::Due;
 use rustix::io::Errno;
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
@@ -59,29 +60,43 @@ pub(crate) struct Doubt {
 
 impl Doubt {
     /// Tells the kernel of the mount of all that is told of the source, and of mounts in it. From now on the kernel may
-    /// believe names.
+    /// believe names. `workers`: as many as threads that answer requests.
     ///
     /// # Errors
     /// There are no threads to be had.
-    pub(crate) fn begin(tree: Arc<Tree>, kernel: Kernel, mounts: Option<Mounts>) -> io::Result<Self> {
+    pub(crate) fn begin(
+        tree: Arc<Tree>,
+        kernel: Kernel,
+        mounts: Option<Mounts>,
+        workers: usize,
+    ) -> io::Result<Self> {
         tree.watch_names(kernel.forget_all_names().is_ok());
         let (files, names) = (tree.files_watch().cloned(), tree.names_watch().cloned());
         let shared = Arc::new(Shared { kernel, tree, mounts });
         let mut doubt = Self { shared, threads: vec![] };
+        for _ in 0..workers {
+            doubt.spawn("ramfold-tell", |shared| {
+                be_first();
+                shared.tree.work.serve(|node, due| shared.tell(node, due));
+            })?;
+        }
         if let Some(files) = files {
             doubt.spawn("ramfold-doubt", move |shared| {
                 be_first();
-                shared.doubt(&files, |doubtful| shared.tree.old_pages.add(doubtful.nodes));
+                shared.doubt(&files, |doubtful| shared.tree.work.drop_pages(doubtful.nodes));
             })?;
-            doubt.spawn("ramfold-drop", |shared| shared.drop_pages())?;
         }
         if let Some(names) = names {
             doubt.spawn("ramfold-names", move |shared| {
                 be_first();
-                shared.doubt(&names, |doubtful| shared.forget_names(&doubtful));
+                shared.doubt(&names, |doubtful| shared.forget_names(doubtful));
             })?;
             doubt.spawn("ramfold-mounts", |shared| shared.forget_mounts())?;
-            doubt.spawn("ramfold-lists", |shared| shared.drop_listings())?;
+            doubt.spawn("ramfold-lists", |Shared { tree, .. }| {
+                while let Some(directories) = tree.old_listings.take() {
+                    tree.work.drop_answers(directories);
+                }
+            })?;
         }
         doubt.spawn("ramfold-look", |shared| shared.look())?;
         doubt.spawn("ramfold-close", |shared| shared.tree.kept.close_unused())?;
@@ -100,7 +115,7 @@ impl Drop for Doubt {
         let tree = &self.shared.tree;
         tree.files_watch().into_iter().chain(tree.names_watch()).for_each(|watch| watch.end());
         tree.believed().end();
-        tree.old_pages.end();
+        tree.work.end();
         tree.old_listings.end();
         tree.kept.end();
         self.shared.mounts.iter().for_each(Mounts::end);
@@ -137,55 +152,43 @@ impl Shared {
         self.kernel.forget_attributes(node) || self.tree.node(node).is_err()
     }
 
-    fn forget_names(&self, doubtful: &Doubtful) {
-        let lists_alone = self.tree.lists_alone();
-        if lists_alone {
+    fn forget_names(&self, doubtful: Doubtful) {
+        let Doubtful { nodes, names, all_names } = doubtful;
+        if self.tree.lists_alone() {
             // What they list, whatever their times tell. An answer may be on its way.
-            self.tree.old_pages.add(doubtful.nodes.iter().copied());
-            self.tree.old_listings.add(doubtful.nodes.iter().copied());
+            self.tree.old_listings.add(nodes.iter().copied());
+            self.tree.work.drop_pages(nodes);
         }
-        if doubtful.all_names {
+        if all_names {
             let done = self.kernel.forget_all_names();
             // Such a kernel was to be told of all.
             assert_ne!(done, Err(Errno::INVAL), "names that changed behind the mount are not known any more");
         }
-        let mut awaited = HashSet::new();
-        for (directory, name) in &doubtful.names {
-            self.kernel.forget_name(*directory, name);
-            // It has arrived.
-            if lists_alone && awaited.insert(*directory) {
-                self.tree.old_pages.add([*directory]);
-            }
-        }
+        self.tree.work.forget_names(names);
     }
 
     fn forget_mounts(&self) {
         while let Some(places) = self.mounts.as_ref().and_then(Mounts::wait) {
             for place in places {
                 if let (Some(directory), Some(name)) = (self.tree.directory_of(&place), place.file_name()) {
-                    self.kernel.forget_name(directory, name);
+                    self.tree.work.forget_names([(directory, name.to_owned())]);
                 }
             }
         }
     }
 
-    fn drop_pages(&self) {
-        be_first();
-        while let Some(nodes) = self.tree.old_pages.take() {
-            for node in nodes {
-                // A kernel that does not know the node has no pages of it.
-                let _ = self.kernel.forget_pages(node);
-            }
+    /// Tells the kernel what is due of a node. One that does not know the node has no pages of it.
+    fn tell(&self, node: u64, due: &Due) {
+        if due.pages {
+            let _ = self.kernel.forget_pages(node);
         }
-    }
-
-    fn drop_listings(&self) {
-        be_first();
-        while let Some(directories) = self.tree.old_listings.take_later() {
-            for directory in directories {
-                self.kernel.wait_for_answers(directory);
-                let _ = self.kernel.forget_pages(directory);
-            }
+        due.names.iter().for_each(|name| self.kernel.forget_name(node, name));
+        if due.answers {
+            self.kernel.wait_for_answers(node);
+        }
+        // What was being listed has arrived.
+        if due.answers || !due.names.is_empty() && self.tree.lists_alone() {
+            let _ = self.kernel.forget_pages(node);
         }
     }
 

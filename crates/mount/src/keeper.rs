@@ -64,7 +64,9 @@ impl Keeper {
         member.store().set_poor(if is_room { PoorPages::KeepRaw } else { PoorPages::Refuse });
         let pages = u128::from(stats.stored_pages);
         let capacity = (pages * u128::from(most)).checked_div(used.into()).unwrap_or(0);
-        cache.parts.look(&stats);
+        if cache.parts.look(&stats) {
+            cache.publish_parts();
+        }
         cache.admission.set_room(u64::try_from(capacity).unwrap_or(u64::MAX), is_full);
     }
 }

@@ -35,7 +35,7 @@ use std::time::Duration;
 pub const LEAST_MEMORY: u64 = 8 << 20;
 /// Threads that serve requests: readers wait for the source, not for each other. Each takes about half a megabyte, so
 /// there are fewer where so many bytes a thread are not to be had.
-const THREADS: RangeInclusive<u64> = 4..=16;
+const THREADS: RangeInclusive<usize> = 4..=16;
 const BYTES_A_THREAD: u64 = 2 << 20;
 /// Niceness of threads that serve requests, which only root can give. Whoever asks for a name holds its directory until
 /// he is answered, and who has names forgotten waits for him: where many compute, that took seconds.
@@ -181,7 +181,8 @@ impl Mount {
         let served = Served::new(Arc::clone(&tree), attr_timeout);
         let session = fuser::Session::new(served, &at, &session)?;
         let mounts = if at == source { None } else { Some(Mounts::new(&source)?) };
-        let doubt = Doubt::begin(tree, Kernel::of(&session).map_err(io::Error::from)?, mounts)?;
+        let kernel = Kernel::of(&session).map_err(io::Error::from)?;
+        let doubt = Doubt::begin(tree, kernel, mounts, threads(limit))?;
         Ok(Self { cache, service, session, at, doubt })
     }
 
@@ -310,6 +311,12 @@ fn take_descriptors() {
     }
 }
 
+/// How many serve requests.
+fn threads(limit: u64) -> usize {
+    usize::try_from(limit / BYTES_A_THREAD)
+        .map_or(*THREADS.end(), |most| most.clamp(*THREADS.start(), *THREADS.end()))
+}
+
 /// How the kernel is to treat the mount: as it treats the source.
 fn session(source: &Path, directory: &OwnedFd, limit: u64, read_only: bool) -> Result<Session, MountError> {
     let flags = fstatvfs(directory).map_err(io::Error::from)?.f_flag;
@@ -329,8 +336,7 @@ fn session(source: &Path, directory: &OwnedFd, limit: u64, read_only: bool) -> R
     let mut session = Session::default();
     session.mount_options = options;
     session.acl = if is_root { SessionACL::All } else { SessionACL::Owner };
-    let threads = (limit / BYTES_A_THREAD).clamp(*THREADS.start(), *THREADS.end());
-    session.n_threads = usize::try_from(threads).ok();
+    session.n_threads = Some(threads(limit));
     session.clone_fd = true;
     Ok(session)
 }

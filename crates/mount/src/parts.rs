@@ -166,13 +166,15 @@ impl Parts {
         limit >= PAGE_SIZE as u64 && (!is_full || part.admission.admits())
     }
 
-    /// To be called now and then: tells each part how much fits, if the pages of all have these numbers.
-    pub(crate) fn look(&self, all: &Stats) {
+    /// To be called now and then: tells each part how much fits, if the pages of all have these numbers. True if there
+    /// are parts and a [`TURN`] begins.
+    pub(crate) fn look(&self, all: &Stats) -> bool {
         if self.count.load(SeqCst) == 0 {
-            return;
+            return false;
         }
         let mut turned = self.turned.lock().unwrap_or_else(PoisonError::into_inner);
-        if turned.elapsed() >= TURN {
+        let begins = turned.elapsed() >= TURN;
+        if begins {
             *turned = Instant::now();
             self.turn.fetch_add(1, SeqCst);
         }
@@ -181,6 +183,7 @@ impl Parts {
             let capacity = pages.checked_div(all.pool_total_size.into()).unwrap_or(0);
             part.admission.set_room(u64::try_from(capacity).unwrap_or(u64::MAX), true);
         }
+        begins
     }
 
     /// Sets the limit of a directory below the source; None: it has none of its own any more. What is over it is gone

@@ -153,6 +153,7 @@ impl Segment {
         for gauge in Gauge::ALL {
             self.publish(id, *gauge, 0);
         }
+        self.free_parts(id);
         self.pass_on(id);
         slot.heritage.reset();
         self.header().past_faults.take(&self.faults()[id.0]);
@@ -260,7 +261,7 @@ mod tests {
         }
 
         /// A slot of somebody who lives as long as the lease.
-        fn attach_mortal(&self) -> io::Result<(SlotId, Lease)> {
+        pub(in crate::segment) fn attach_mortal(&self) -> io::Result<(SlotId, Lease)> {
             self.claim(std::process::id(), false, &|_| ())
         }
     }

@@ -149,9 +149,10 @@ fn text(sample: &Sample) -> String {
     for gauge in Gauge::ALL {
         head(&mut text, gauge.name(), "gauge", "Of each managed process.");
         for process in &sample.processes {
-            line(&mut text, gauge.name(), &labels(process.pid, &process.name), process.gauge(*gauge));
+            line(&mut text, gauge.name(), &labels(process.pid, &process.name, None), process.gauge(*gauge));
         }
     }
+    directories(&mut text, sample);
     head(&mut text, "fault_seconds", "summary", "Time to resolve a fault, over all processes.");
     for quantile in [0.5, 0.9, 0.99, 0.999] {
         let seconds = sample.faults.quantile_ns(quantile) as f64 / 1e9;
@@ -159,6 +160,22 @@ fn text(sample: &Sample) -> String {
     }
     line(&mut text, "fault_seconds_count", "", sample.faults.count());
     text
+}
+
+/// Of mounts, if any has such.
+fn directories(text: &mut String, sample: &Sample) {
+    let parts = || sample.processes.iter().flat_map(|it| it.directories.iter().map(move |part| (it, part)));
+    let names = [
+        ("directory_bytes", "What pages of a directory that has a limit take, compressed."),
+        ("directory_limit_bytes", "What they may take."),
+    ];
+    for (name, help) in names.into_iter().filter(|_| parts().next().is_some()) {
+        head(text, name, "gauge", help);
+        for (process, part) in parts() {
+            let value = if name == "directory_bytes" { part.bytes } else { part.limit };
+            line(text, name, &labels(process.pid, &process.name, Some(&part.path)), value);
+        }
+    }
 }
 
 fn head(text: &mut String, name: &str, kind: &str, help: &str) {
@@ -170,9 +187,10 @@ fn line(text: &mut String, name: &str, labels: &str, value: impl std::fmt::Displ
     let _ = writeln!(text, "ramfold_{name}{labels} {value}");
 }
 
-fn labels(pid: u32, command: &str) -> String {
-    let command = command.replace('\\', "\\\\").replace('"', "\\\"");
-    format!("{{pid=\"{pid}\",command=\"{command}\"}}")
+fn labels(pid: u32, command: &str, directory: Option<&str>) -> String {
+    let plain = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
+    let directory = directory.map(|path| format!(",directory=\"{}\"", plain(path))).unwrap_or_default();
+    format!("{{pid=\"{pid}\",command=\"{}\"{directory}}}", plain(command))
 }
 
 #[cfg(test)]
@@ -193,6 +211,7 @@ mod tests {
 
     #[test]
     fn a_name_cannot_break_out_of_its_label() {
-        assert_eq!(labels(7, "a\"b\\c"), "{pid=\"7\",command=\"a\\\"b\\\\c\"}");
+        assert_eq!(labels(7, "a\"b\\c", None), "{pid=\"7\",command=\"a\\\"b\\\\c\"}");
+        assert_eq!(labels(7, "a", Some("b\"")), "{pid=\"7\",command=\"a\",directory=\"b\\\"\"}");
     }
 }

@@ -5,7 +5,7 @@ use crate::live::{Process, Sample};
 use crate::run::stats::fault_ns;
 use crate::size;
 use ramfold::PAGE_SIZE;
-use ramfold_budget::segment::{Counter, FaultTimes, Gauge};
+use ramfold_budget::segment::{Counter, FaultTimes, Gauge, Part};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
@@ -45,7 +45,7 @@ fn micros(faults: &FaultTimes, quantile: f64) -> f64 {
     faults.quantile_ns(quantile) as f64 / 1000.0
 }
 
-/// Four lines for the run, and one for each process.
+/// Four lines for the run, one for each process, and one for each directory of a mount that has a limit.
 pub fn table(run: &Run, before: &Sample, now: &Sample) -> String {
     let interval = Interval { before, now };
     let mib = size::display;
@@ -89,6 +89,9 @@ pub fn table(run: &Run, before: &Sample, now: &Sample) -> String {
             micros(&faults, 0.99),
             process.name
         );
+        for Part { path, limit, bytes } in &process.directories {
+            let _ = writeln!(text, "{:>29} of {} for {path}", mib(*bytes), mib(*limit));
+        }
     }
     text
 }
@@ -130,6 +133,12 @@ fn of_process(interval: &Interval<'_>, process: &Process) -> Value {
     });
     for gauge in Gauge::ALL {
         report[gauge.name()] = process.gauge(*gauge).into();
+    }
+    if !process.directories.is_empty() {
+        let each = process.directories.iter();
+        let each =
+            each.map(|part| json!({"directory": part.path, "memlimit": part.limit, "bytes": part.bytes}));
+        report["directories"] = each.collect();
     }
     report
 }

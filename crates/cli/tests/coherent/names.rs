@@ -1,27 +1,25 @@
 //! Names that come and go: sixteen threads create, delete and rename files and directories, through the mount and
 //! behind it, and look at names, those that are there and those that are not, and at whole directories.
 //!
-//! What is known of a name is each thing that it stood for, when that began, and when it was done. A thing is a file or
-//! a directory with a file in it, and has a number that nobody else has. Whoever looks may see what was firm when he
-//! began, or anything later. What was done through the mount is firm at once, what was done behind it after a bound.
-//! Where more threads work than there are processors, the bound may be passed now and then; but never by a second, and
-//! it is told how often.
+//! Whoever looks may see what was firm when he began, or anything later ([`history`]). Where more threads work than
+//! there are processors, the bound may be passed now and then; but never by a second, and it is told how often.
+
+mod history;
 
 use super::clients::told;
 use super::clock::Clock;
 use super::random::Random;
-use std::collections::{HashSet, VecDeque};
+use history::{Name, Thing};
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 const DIRECTORIES: usize = 8;
 const NAMES: usize = 24;
-/// Things of a name that are remembered.
-const REMEMBERED: usize = 64;
 /// Every other directory is left alone for most of a time as long as this: what it lists may be kept then.
 const PERIOD: u128 = 8000;
 const BUSY: u128 = 1500;
@@ -32,14 +30,6 @@ const LATEST: Duration = Duration::from_secs(1);
 type Outcome = Result<(), String>;
 /// What was seen and may not be.
 type Seen = Result<Option<String>, String>;
-
-/// What a name stands for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Thing {
-    Nothing,
-    File(u64),
-    Directory(u64),
-}
 
 /// What is done wrong on purpose, to see that it is found: what was seen a little earlier is seen again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,73 +42,6 @@ pub enum Mistake {
     Listing,
     /// Of how long a file is said to be.
     Length,
-}
-
-struct Step {
-    thing: Thing,
-    done: Option<Instant>,
-    behind: bool,
-}
-
-struct History {
-    steps: VecDeque<Step>,
-    first: u64,
-}
-
-impl History {
-    /// The number of the step that has to be known of now.
-    fn firm(&self, bound: Duration) -> u64 {
-        let is_firm = |step: &Step| step.done.is_some_and(|done| !step.behind || done.elapsed() >= bound);
-        self.first + self.steps.iter().rposition(is_firm).unwrap_or(0) as u64
-    }
-}
-
-/// A name. What changes it holds `writer`.
-struct Name {
-    path: String,
-    writer: Mutex<()>,
-    history: Mutex<History>,
-}
-
-impl Name {
-    fn new(path: String) -> Self {
-        let step = Step { thing: Thing::Nothing, done: Some(Instant::now()), behind: false };
-        let history = Mutex::new(History { steps: [step].into(), first: 0 });
-        Self { path, writer: Mutex::new(()), history }
-    }
-
-    fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock().unwrap()
-    }
-
-    fn now(&self) -> Thing {
-        self.history().steps.back().unwrap().thing
-    }
-
-    fn is_firm(&self, bound: Duration) -> bool {
-        let history = self.history();
-        history.firm(bound) + 1 == history.first + history.steps.len() as u64
-    }
-
-    fn begin(&self, thing: Thing, behind: bool) {
-        let mut history = self.history();
-        history.steps.push_back(Step { thing, done: None, behind });
-        if history.steps.len() > REMEMBERED {
-            history.steps.pop_front();
-            history.first += 1;
-        }
-    }
-
-    fn end(&self) {
-        self.history().steps.back_mut().unwrap().done = Some(Instant::now());
-    }
-
-    /// What it may have been from this step on. None if that is too long ago.
-    fn since(&self, step: u64) -> Option<Vec<Thing>> {
-        let history = self.history();
-        let skipped = usize::try_from(step.checked_sub(history.first)?).unwrap();
-        Some(history.steps.iter().skip(skipped).map(|step| step.thing).collect())
-    }
 }
 
 /// All that the threads share.

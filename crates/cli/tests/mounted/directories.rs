@@ -1,9 +1,11 @@
 //! Directories of a mount that have a limit of their own: what counts there, what is over it, and how it changes.
 
 use super::limits::{kept, settle};
-use super::mounted::{MIB, Mounted, Place, can_mount, content};
+use super::mounted::{MIB, Mounted, Place, can_mount, content, wait_for};
 use rustix::fs::{Advice, fadvise};
 use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -176,5 +178,54 @@ fn what_cannot_have_a_limit_is_told_in_one_line() {
     fails(&["last", "1M"], 125);
     place.ctl(&["parts", "memlimit", "more-0", "none"]);
     place.ctl(&["parts", "memlimit", "last", "1M"]);
+    mounted.stop();
+}
+
+/// By whoever looks at the run from outside.
+#[test]
+fn what_directories_take_is_seen_by_top_and_metrics() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    files(&place, &[("a \"a\"/file", 1), ("b/file", 2)]);
+    let socket = place.path().join("metrics");
+    let metrics = format!("unix:{}", socket.display());
+    let limits = ["--name", "parts", "--memlimit", "a \"a\"=1M", "--memlimit", "b=2M", "--metrics", &metrics];
+    let mounted = place.mount(32, &limits);
+    let top = |options: &[&str]| {
+        let pid = mounted.pid().to_string();
+        let outcome = place.ramfold(&[&["top", &pid, "--count", "1", "--interval", "0.1"], options].concat());
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        outcome.stdout
+    };
+    let shown = || {
+        let told: serde_json::Value = serde_json::from_str(&top(&["--json"])).unwrap();
+        let each = told["living"][0]["directories"].as_array().cloned().unwrap_or_default();
+        let number = |of: &serde_json::Value, name: &str| of[name].as_u64().unwrap();
+        let each =
+            each.iter().map(|it| (it["directory"].clone(), number(it, "memlimit"), number(it, "bytes")));
+        each.collect::<Vec<_>>()
+    };
+    assert_eq!(shown(), [("a \"a\"".into(), MIB, 0), ("b".into(), 2 * MIB, 0)]);
+    read(&mounted, "a \"a\"/file", 1);
+    let bytes = || of(&place, "a \"a\"").unwrap().0;
+    assert!(bytes() > 0);
+    wait_for("what top shows", || shown()[0].2 == bytes());
+    assert!(top(&[]).contains("of 2.0 MiB for b\n"), "{}", top(&[]));
+    let mut client = UnixStream::connect(&socket).unwrap();
+    client.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut told = String::new();
+    client.read_to_string(&mut told).unwrap();
+    for (name, of, value) in [("bytes", r#"a \"a\""#, bytes()), ("limit_bytes", "b", 2 * MIB)] {
+        let is_it = |line: &&str| line.starts_with(&format!("ramfold_directory_{name}{{"));
+        let wanted = format!(r#",directory="{of}"}} {value}"#);
+        assert!(
+            told.lines().filter(is_it).any(|line| line.ends_with(&wanted)),
+            "no {name} {wanted} in {told}"
+        );
+    }
+    place.ctl(&["parts", "memlimit", "b", "none"]);
+    assert_eq!(shown().len(), 1);
     mounted.stop();
 }

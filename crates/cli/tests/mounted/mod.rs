@@ -364,6 +364,16 @@ impl<'place> Mounted<'place> {
         unsafe { libc::kill(self.pid().cast_signed(), signal) };
     }
 
+    /// Stops it: when this returns, no thread of it takes a request any more.
+    pub fn stand_still(&self) {
+        self.signal(libc::SIGSTOP);
+        wait_for("the server stands still", || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+            let mut stats = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("stat")).unwrap());
+            stats.all(|stat| stat.contains(") T "))
+        });
+    }
+
     /// How many descriptors the server has open.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).map_or(0, Iterator::count)
@@ -386,8 +396,12 @@ impl<'place> Mounted<'place> {
 
     /// Waits for its end and insists that all was well.
     pub fn ended(&mut self) -> Option<i32> {
-        let status = wait(self.process.as_mut().unwrap(), 20);
-        let status = status.unwrap_or_else(|| panic!("the server has not ended after 20 s: {}", self.told()));
+        // A mount namespace that another test has made meanwhile has the mount as well, as long as it lives.
+        let status = wait(self.process.as_mut().unwrap(), PATIENCE);
+        let status = status.unwrap_or_else(|| {
+            let (told, threads) = (self.told(), threads(self.pid()));
+            panic!("the server has not ended after {PATIENCE} s: {told}; its threads:\n{threads}")
+        });
         self.process = None;
         self.stop_watching();
         if let Some((most, allowed)) = *self.shared.exceeded.lock().unwrap() {

@@ -1,114 +1,60 @@
-//! Directories that others are in the middle of: who waits long between two calls, and answers that are under way while
-//! what they tell changes behind the mount.
-//!
-//! The kernel asks this process before it lets the server list a directory of the source (fanotify's permission
-//! events). So an answer is held when its entries have been read, until they are old.
+//! Files and directories that others are in the middle of: who waits long between two calls, answers that are under way
+//! while what they tell changes behind the mount, and what else changes meanwhile.
 
+use crate::gate::{Gate, begin, hold, keep};
+use crate::mapping::Mapping;
 use crate::mounted::{Mounted, Place, can_mount, wait_for};
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::thread::Scope;
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 /// Longer than the server gives answers to arrive.
 const LONG: Duration = Duration::from_millis(1500);
-
-/// Lets the server read one directory so many times, and once more when it is opened.
-struct Gate {
-    queue: OwnedFd,
-    free: usize,
-    asked: AtomicUsize,
-    is_open: AtomicBool,
-}
-
-impl Gate {
-    /// The directory has not been listed yet.
-    fn new(directory: &Path, free: usize) -> Self {
-        let flags = libc::FAN_CLASS_CONTENT | libc::FAN_CLOEXEC;
-        // SAFETY: plain integers; a new descriptor, if it is one.
-        let queue = unsafe {
-            let raw =
-                libc::fanotify_init(flags, libc::O_RDONLY.cast_unsigned() | libc::O_CLOEXEC.cast_unsigned());
-            assert!(raw >= 0, "{}", std::io::Error::last_os_error());
-            OwnedFd::from_raw_fd(raw)
-        };
-        let path = std::ffi::CString::new(directory.as_os_str().as_bytes()).unwrap();
-        let mask = libc::FAN_ACCESS_PERM | libc::FAN_ONDIR;
-        // SAFETY: a string that ends with a zero.
-        let marked = unsafe {
-            libc::fanotify_mark(queue.as_raw_fd(), libc::FAN_MARK_ADD, mask, libc::AT_FDCWD, path.as_ptr())
-        };
-        assert_eq!(marked, 0, "{}", std::io::Error::last_os_error());
-        Self { queue, free, asked: AtomicUsize::new(0), is_open: AtomicBool::new(false) }
-    }
-
-    /// Somebody waits at it.
-    fn is_reached(&self) -> bool {
-        self.asked.load(SeqCst) > self.free
-    }
-
-    fn open(&self) {
-        self.is_open.store(true, SeqCst);
-    }
-
-    /// Answers each question in turn, until the test has ended.
-    fn keep(&self, ended: &AtomicBool) {
-        while let Some(asked) = self.next(ended) {
-            let number = self.asked.fetch_add(1, SeqCst) + 1;
-            while number > self.free && !self.is_open.load(SeqCst) && !ended.load(SeqCst) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            // struct fanotify_response
-            let answer = [asked.as_raw_fd().to_ne_bytes(), libc::FAN_ALLOW.to_ne_bytes()];
-            assert_eq!(rustix::io::write(&self.queue, answer.as_flattened()), Ok(8));
-        }
-    }
-
-    /// The directory, as the one that is asked for has it open.
-    fn next(&self, ended: &AtomicBool) -> Option<OwnedFd> {
-        let mut event = [0; size_of::<libc::fanotify_event_metadata>()];
-        let wait = rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-        while !ended.load(SeqCst) {
-            let mut sources = [rustix::event::PollFd::new(&self.queue, rustix::event::PollFlags::IN)];
-            if rustix::event::poll(&mut sources, Some(&wait)) == Ok(1) {
-                assert_eq!(rustix::io::read(&self.queue, &mut event), Ok(event.len()));
-                let raw = i32::from_ne_bytes(event[16..20].try_into().unwrap());
-                // SAFETY: the event's own descriptor.
-                return Some(unsafe { OwnedFd::from_raw_fd(raw) });
-            }
-        }
-        None
-    }
-}
+/// The least that a mount may have, in MiB, and how many threads it has for what waits.
+const LEAST: u64 = 8;
+const WORKERS: usize = 4;
 
 fn names(directory: &Path) -> HashSet<String> {
     fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Lists a directory in a thread of its own, and returns when that waits in the kernel.
-fn list<'scope>(scope: &'scope Scope<'scope, '_>, directory: &'scope Path) {
-    let (tell, told) = std::sync::mpsc::channel();
-    scope.spawn(move || {
-        tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
-        names(directory);
-    });
-    let thread = told.recv().unwrap();
-    wait_for("a listing that is under way", || {
-        let call = fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap();
-        call.starts_with(&format!("{} ", libc::SYS_getdents64))
+/// Lists a directory in a thread, and returns when that waits in the kernel.
+fn list<'scope>(scope: &'scope Scope<'scope, '_>, directory: &'scope Path) -> ScopedJoinHandle<'scope, ()> {
+    begin(scope, libc::SYS_getdents64, || drop(names(directory)))
+}
+
+/// Returns when so many threads of the server wait for answers to others.
+fn workers_wait(mounted: &Mounted, count: usize) {
+    let told = |task: &Path, name: &str| fs::read_to_string(task.join(name)).unwrap_or_default();
+    let waits =
+        |task: &Path| told(task, "comm").trim() == "ramfold-tell" && told(task, "stat").contains(") D ");
+    wait_for("workers wait", || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", mounted.pid())).unwrap();
+        tasks.filter(|task| waits(&task.as_ref().unwrap().path())).count() == count
     });
 }
 
-/// The thread that has names forgotten waits for whoever asks.
-fn waits(mounted: &Mounted) -> bool {
-    let tasks = fs::read_dir(format!("/proc/{}/task", mounted.pid())).unwrap();
-    let told = |task: &Path, name: &str| fs::read_to_string(task.join(name)).unwrap_or_default();
-    let mut tasks = tasks.map(|task| task.unwrap().path());
-    tasks.any(|task| told(&task, "comm").trim() == "ramfold-names" && told(&task, "stat").contains(") D "))
+/// Directories that keep all workers waiting, from [`keep_all_waiting`] on, until this gate is open.
+fn prepare(source: &Path) -> Gate {
+    fs::write(source.join("page"), [0; 4096]).unwrap();
+    for number in 0..WORKERS {
+        fs::create_dir_all(source.join(format!("locked/{number}"))).unwrap();
+    }
+    Gate::new(&source.join("page"), 0)
+}
+
+fn keep_all_waiting<'scope>(scope: &'scope Scope<'scope, '_>, mounted: &Mounted) {
+    for number in 0..WORKERS {
+        let name = format!("locked/{number}");
+        // The server is told of a directory that something was looked up in.
+        assert!(!mounted.point().join(&name).join("new").exists());
+        hold(scope, &mounted.point().join(&name), &mounted.point().join("page"));
+        File::create(mounted.source().join(name).join("new")).unwrap();
+    }
+    workers_wait(mounted, WORKERS);
 }
 
 /// Who comes to the end when the server has closed the directory that he began with, leaves it whole for others.
@@ -146,6 +92,84 @@ fn a_directory_of_which_the_end_alone_is_read_is_listed_whole() {
     mounted.stop();
 }
 
+/// What waits for the answers of one directory keeps neither names nor listings of another.
+#[test]
+fn a_slow_directory_delays_no_other() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let mounted = place.mount(LEAST, &[]);
+    let (source, point) = (mounted.source(), mounted.point());
+    for name in ["slow", "directory"] {
+        fs::create_dir(source.join(name)).unwrap();
+        File::create(source.join(name).join("old")).unwrap();
+    }
+    let (slow, directory) = (point.join("slow"), point.join("directory"));
+    let comes = |name: &str| {
+        let (new, listed) = (directory.join(name), names(&directory));
+        assert!(!new.exists() && !listed.contains(name));
+        File::create(source.join("directory").join(name)).unwrap();
+        wait_for("a name of another directory", || new.exists());
+        wait_for("what another directory lists", || names(&directory).contains(name));
+    };
+    let gates = [Gate::new(&source.join("slow"), 0)];
+    let gate = &gates[0];
+    keep(&gates, |scope| {
+        let listing = list(scope, &slow);
+        gate.reached();
+        comes("before");
+        for number in 0..9 {
+            File::create(source.join("slow").join(number.to_string())).unwrap();
+        }
+        workers_wait(&mounted, 1);
+        comes("meanwhile");
+        fs::remove_file(source.join("directory/old")).unwrap();
+        wait_for("a name that goes", || !directory.join("old").exists());
+        assert!(!listing.is_finished(), "the directory was not slow");
+        gate.open();
+        listing.join().unwrap();
+        wait_for("the names of the slow directory", || names(&slow).len() == 10 && slow.join("8").exists());
+    });
+    mounted.stop();
+}
+
+/// What waits for a read of one file keeps no pages of another.
+#[test]
+fn a_slow_file_delays_no_other() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let mounted = place.mount(LEAST, &[]);
+    let (source, point) = (mounted.source(), mounted.point());
+    for name in ["slow", "file"] {
+        fs::write(source.join(name), [b'a'; 4096]).unwrap();
+    }
+    let change = |name: &str| {
+        File::options().write(true).open(source.join(name)).unwrap().write_all_at(b"b", 0).unwrap();
+    };
+    let gates = [Gate::new(&source.join("slow"), 0)];
+    let gate = &gates[0];
+    keep(&gates, |scope| {
+        let mapping = Mapping::new(&File::open(point.join("file")).unwrap(), 4096, false).unwrap();
+        assert_eq!(mapping.read(0, 1).unwrap(), b"a");
+        let slow = File::open(point.join("slow")).unwrap();
+        let reading = begin(scope, libc::SYS_pread64, move || {
+            slow.read_exact_at(&mut [0], 0).unwrap();
+        });
+        gate.reached();
+        change("slow");
+        workers_wait(&mounted, 1);
+        change("file");
+        wait_for("what is mapped of another file", || mapping.read(0, 1).unwrap() == b"b");
+        assert!(!reading.is_finished(), "the file was not slow");
+        gate.open();
+        reading.join().unwrap();
+    });
+    mounted.stop();
+}
+
 /// The kernel believes it to be what it was before, when another renames it through the mount.
 #[test]
 fn what_is_renamed_before_its_change_is_told_is_what_it_is() {
@@ -153,37 +177,22 @@ fn what_is_renamed_before_its_change_is_told_is_what_it_is() {
         return;
     }
     let place = Place::new();
-    let mounted = place.mount(32, &[]);
+    let mounted = place.mount(LEAST, &[]);
     let (source, point) = (mounted.source(), mounted.point());
-    for name in ["slow", "directory"] {
-        fs::create_dir(source.join(name)).unwrap();
-    }
+    fs::create_dir(source.join("directory")).unwrap();
     let read = |path: &Path| fs::read_to_string(path).unwrap();
     let (old, new) = (point.join("directory/old"), point.join("directory/new"));
     fs::write(source.join("directory/old"), "as it was").unwrap();
     assert_eq!(read(&old), "as it was");
-    let (slow, gate) = (point.join("slow"), Gate::new(&source.join("slow"), 0));
-    let ended = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| gate.keep(&ended));
-        let done = scope.spawn(|| {
-            std::thread::scope(|scope| {
-                // Who is to have names forgotten waits for another directory.
-                list(scope, &slow);
-                wait_for("the slow directory", || gate.is_reached());
-                File::create(source.join("slow/new")).unwrap();
-                wait_for("a name of the slow directory is forgotten", || waits(&mounted));
-                fs::write(source.join("beside"), "as it is").unwrap();
-                fs::rename(source.join("beside"), source.join("directory/old")).unwrap();
-                fs::rename(&old, &new).unwrap();
-                gate.open();
-            });
-            wait_for("what was renamed", || read(&new) == "as it is");
-        });
-        let done = done.join();
+    let gates = [prepare(source)];
+    let gate = &gates[0];
+    keep(&gates, |scope| {
+        keep_all_waiting(scope, &mounted);
+        fs::write(source.join("beside"), "as it is").unwrap();
+        fs::rename(source.join("beside"), source.join("directory/old")).unwrap();
+        fs::rename(&old, &new).unwrap();
         gate.open();
-        ended.store(true, SeqCst);
-        done.unwrap();
+        wait_for("what was renamed", || read(&new) == "as it is");
     });
     mounted.stop();
 }
@@ -195,43 +204,29 @@ fn a_listing_that_is_under_way_when_a_name_comes_is_not_kept() {
         return;
     }
     let place = Place::new();
-    let mounted = place.mount(32, &[]);
+    let mounted = place.mount(LEAST, &[]);
     let (source, point) = (mounted.source(), mounted.point());
-    for name in ["slow", "directory"] {
-        fs::create_dir(source.join(name)).unwrap();
-        File::create(source.join(name).join("old")).unwrap();
-    }
-    let (slow, directory) = (point.join("slow"), point.join("directory"));
+    fs::create_dir(source.join("directory")).unwrap();
+    File::create(source.join("directory/old")).unwrap();
+    let directory = point.join("directory");
     // Of the directory the entries are read, and not the end.
-    let gates = [Gate::new(&source.join("slow"), 0), Gate::new(&source.join("directory"), 1)];
-    let ended = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        gates.iter().for_each(|gate| drop(scope.spawn(|| gate.keep(&ended))));
-        let done = scope.spawn(|| {
-            std::thread::scope(|scope| {
-                // Who is to have names forgotten waits for another directory.
-                list(scope, &slow);
-                wait_for("the slow directory", || gates[0].is_reached());
-                File::create(source.join("slow/new")).unwrap();
-                wait_for("a name of the slow directory is forgotten", || waits(&mounted));
-                list(scope, &directory);
-                wait_for("the directory", || gates[1].is_reached());
-                File::create(source.join("directory/new")).unwrap();
-                let time = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
-                let now = time(&source.join("directory"));
-                wait_for("the directory's time", || time(&directory) == now);
-                // Whoever begins now would take what is kept to be of this time.
-                list(scope, &directory);
-                gates[0].open();
-                std::thread::sleep(LONG);
-                gates[1].open();
-            });
-            wait_for("the name that came is listed", || names(&directory).contains("new"));
-        });
-        let done = done.join();
-        gates.iter().for_each(Gate::open);
-        ended.store(true, SeqCst);
-        done.unwrap();
+    let gates = [prepare(source), Gate::new(&source.join("directory"), 1)];
+    let [page, end] = &gates;
+    keep(&gates, |scope| {
+        keep_all_waiting(scope, &mounted);
+        let first = list(scope, &directory);
+        end.reached();
+        File::create(source.join("directory/new")).unwrap();
+        let time = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+        let now = time(&source.join("directory"));
+        wait_for("the directory's time", || time(&directory) == now);
+        // Whoever begins now would take what is kept to be of this time.
+        let second = list(scope, &directory);
+        page.open();
+        std::thread::sleep(LONG);
+        end.open();
+        [first, second].into_iter().for_each(|listing| listing.join().unwrap());
+        wait_for("the name that came is listed", || names(&directory).contains("new"));
     });
     mounted.stop();
 }

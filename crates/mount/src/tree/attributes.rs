@@ -67,7 +67,7 @@ impl Tree {
         // An open, or a stat: what nobody tells of is compared then, as far as the kernel does not do it itself.
         let is_compared = self.opens_alone() && !is_watched && !reads && node.used.get().is_some();
         if is_compared && !self.is_held(&node, Stamp::of(&told)) {
-            self.old_pages.add([number]);
+            self.work.drop_pages([number]);
         }
         let is_put_back = self.show(&node, &mut told, reads);
         Ok(Looked { node, told, is_watched, is_put_back })

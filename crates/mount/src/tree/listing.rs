@@ -5,7 +5,7 @@
 //!
 //! A kernel that opens directories without asking keeps everything that it is given, and compares times of
 //! modification. They may be the same after a change, or set back. So it is told to drop what it has with each change
-//! that is told, and some time after it was given what is of a directory that nobody tells of ([`crate::pages`]).
+//! that is told, and some time after it was given what is of a directory that nobody tells of ([`crate::later`]).
 
 use super::{Tree, Which};
 use crate::entries::{Listed, Listing};

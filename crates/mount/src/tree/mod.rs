@@ -23,11 +23,12 @@ use crate::cache::Cache;
 use crate::entries::Listing;
 use crate::handles::Handles;
 use crate::kept::Kept;
+use crate::later::Later;
 use crate::nodes::{Node, Nodes, Used};
-use crate::pages::Pages;
 use crate::stamp::{Identity, look};
 use crate::sys::open_anew;
 use crate::watch::{Watch, is_told};
+use crate::work::Work;
 use files::Open;
 use glob::{MatchOptions, Pattern};
 use rustix::fs::{FileType, OFlags, Statx};
@@ -105,10 +106,10 @@ pub struct Tree {
     /// And directories.
     lists_alone: AtomicBool,
     pub(crate) kept: Kept,
-    /// Pages that the kernel should not have any more.
-    pub(crate) old_pages: Pages,
-    /// Those of directories whose entries may be on their way.
-    pub(crate) old_listings: Pages,
+    /// What the kernel is to be told.
+    pub(crate) work: Work,
+    /// Directories whose entries may be on their way, and are not to be kept.
+    pub(crate) old_listings: Later,
 }
 
 impl Tree {
@@ -124,7 +125,7 @@ impl Tree {
         let (open, listings) = (Handles::default(), Handles::default());
         let (names, believed) = (OnceLock::new(), Self::notes(cache.most_files()));
         let [passes, opens_alone, lists_alone] = [false; 3].map(AtomicBool::new);
-        let (kept, old_pages, old_listings) = (Kept::default(), Pages::default(), Pages::default());
+        let (kept, work, old_listings) = (Kept::default(), Work::default(), Later::default());
         Ok(Self {
             nodes,
             open,
@@ -138,7 +139,7 @@ impl Tree {
             opens_alone,
             lists_alone,
             kept,
-            old_pages,
+            work,
             old_listings,
         })
     }
