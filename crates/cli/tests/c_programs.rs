@@ -62,6 +62,7 @@ properties!(
     realloc_big,
     reuse,
     rights,
+    shared_table,
     streams,
     syscalls_evicted,
     threads,

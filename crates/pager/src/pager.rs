@@ -9,6 +9,7 @@ use crate::face::{Config, Host, SetupError};
 use crate::gate::Gate;
 use crate::pages::Pages;
 use crate::reservation::Reservation;
+use crate::shared_table::{Numbers, SharedTable};
 use crate::space::Space;
 use crate::trace::Trace;
 use crate::{activate, phase::Phase, sys, uffd, workers};
@@ -43,8 +44,15 @@ pub struct Pager {
     threshold: usize,
     pub(crate) phase: Phase,
     newcomer: Newcomer,
-    /// The slot of the child that is about to be made.
-    pub(crate) child: Mutex<Option<std::io::Result<SlotId>>>,
+    pub(crate) child: Mutex<Option<std::io::Result<Child>>>,
+    pub(crate) shared_table: SharedTable,
+}
+
+/// What is prepared for a child that is about to be made.
+pub(crate) struct Child {
+    pub(crate) slot: SlotId,
+    /// Where it has its parent's table of descriptors.
+    pub(crate) numbers: Option<Numbers>,
 }
 
 impl Pager {
@@ -70,6 +78,7 @@ impl Pager {
             device: Mutex::new(uffd::keep_device(host, device)),
             proc: OnceLock::new(),
             child: Mutex::new(None),
+            shared_table: SharedTable::default(),
         })
     }
 

@@ -42,8 +42,8 @@ struct guest {
 
 struct guest *ramfold_expect_guest(int (*function)(void *), void *argument);
 
-/* fork.rs: everything stands still, with the pages of those addresses in memory. */
-void ramfold_begin_copy(const uintptr_t *touched, size_t count);
+/* fork.rs: everything stands still, with the pages of those addresses in memory. The copy may have the same table of descriptors. */
+void ramfold_begin_copy(const uintptr_t *touched, size_t count, int shares_table);
 void ramfold_end_copy(int in_child);
 
 /* threads.rs: this thread ends by exit(2), as what returns to clone does. */
@@ -139,7 +139,7 @@ int ramfold_clone(int (*function)(void *), void *stack, int flags, void *argumen
     touched[count++] = (uintptr_t)stack - STACK_IN_USE;
     if (flags & (CLONE_PARENT_SETTID | CLONE_PIDFD)) touched[count++] = (uintptr_t)parent_tid;
     if (flags & CLONE_CHILD_SETTID) touched[count++] = (uintptr_t)child_tid;
-    ramfold_begin_copy(touched, count);
+    ramfold_begin_copy(touched, count, !!(flags & CLONE_FILES));
     struct start start = {function, argument};
     int pid = real_clone(start_child, stack, flags, &start, parent_tid, tls, child_tid);
     int error = errno;
@@ -157,8 +157,8 @@ static long call(long number, const long a[6]) {
     return ramfold_call(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-static long copy_process(long number, const long a[6], const uintptr_t *touched, size_t count) {
-    ramfold_begin_copy(touched, count);
+static long copy_process(long number, const long a[6], const uintptr_t *touched, size_t count, uint64_t flags) {
+    ramfold_begin_copy(touched, count, !!(flags & CLONE_FILES));
     long pid = call(number, a);
     int error = errno;
     ramfold_end_copy(pid == 0);
@@ -175,7 +175,7 @@ static long call_clone(const long a[6]) {
 #else
     uintptr_t touched[] = {(uintptr_t)a[2], (uintptr_t)a[4]};
 #endif
-    return copy_process(SYS_clone, a, touched, 2);
+    return copy_process(SYS_clone, a, touched, 2, flags);
 }
 
 static long call_clone3(const long a[6]) {
@@ -187,7 +187,7 @@ static long call_clone3(const long a[6]) {
     if (process.flags & CLONE_VM || process.stack) return call(SYS_clone3, a);
     uintptr_t touched[] = {process.pidfd, process.child_tid, process.parent_tid};
     const long copied[6] = {(long)&process, (long)size};
-    return copy_process(SYS_clone3, copied, touched, 3);
+    return copy_process(SYS_clone3, copied, touched, 3, process.flags);
 }
 
 /* The kernel does not wait for a word that it is to change: futexes.rs. */
@@ -237,7 +237,7 @@ long ramfold_syscall(long number, ...) {
     case SYS_execveat:
         return ramfold_execveat((int)a[0], (const char *)a[1], (char **)a[2], (char **)a[3], (int)a[4]);
 #ifdef SYS_fork
-    case SYS_fork: return copy_process(number, a, NULL, 0);
+    case SYS_fork: return copy_process(number, a, NULL, 0, 0);
 #endif
     case SYS_exit: ramfold_before_exit((int)a[0]); break;
     case SYS_close: return close((int)a[0]);
