@@ -20,7 +20,7 @@ use ramfold_budget::segment::{Gauge, Segment, SlotId};
 use ramfold_budget::usage::{Account, Usage};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Writable bytes up to which a process takes no turn.
@@ -42,6 +42,8 @@ pub struct Pager {
     segment: Arc<Segment>,
     /// Writable bytes beyond which management is due.
     threshold: usize,
+    /// Writable bytes that the program has got beside the range so far.
+    beside: AtomicUsize,
     pub(crate) phase: Phase,
     newcomer: Newcomer,
     pub(crate) child: Mutex<Option<std::io::Result<Child>>>,
@@ -72,6 +74,7 @@ impl Pager {
             engine: OnceLock::new(),
             segment: Arc::clone(&config.segment),
             threshold: config.threshold,
+            beside: AtomicUsize::new(0),
             phase: Phase::default(),
             newcomer: Newcomer::default(),
             config: Mutex::new(Some(config)),
@@ -155,7 +158,16 @@ impl Pager {
         if writable > NEWCOMER {
             self.newcomer.grow();
         }
-        if writable > self.threshold {
+        if writable > self.threshold || self.beside.load(Ordering::Relaxed) > self.threshold {
+            self.phase.set_due();
+        }
+    }
+
+    /// Notes that the program has got so many writable bytes that are not managed: they count once management has
+    /// begun.
+    pub fn note_beside(&self, len: usize) {
+        let before = self.beside.fetch_add(len, Ordering::Relaxed);
+        if before.saturating_add(len) > self.threshold {
             self.phase.set_due();
         }
     }

@@ -15,8 +15,8 @@ use crate::deputy::{self, by_caller};
 use crate::ending;
 use crate::gate;
 use crate::low;
-use crate::management::with_pager;
-use crate::pager;
+use crate::management::{self, with_pager};
+use crate::pager::{self, pager};
 use crate::sys::{self, FAILED, PAGE};
 use crate::tls;
 
@@ -140,6 +140,17 @@ impl Request {
         reserves && self.len >= pager::range().len() / 16
     }
 
+    /// Gets it from the kernel: what may come to count without being managed makes management due as well, which ends
+    /// a program that has too much of it.
+    fn beside(self) -> Pages {
+        let given = self.raw().map_err(MapError::Kernel)?;
+        if self.flags & libc::MAP_ANONYMOUS != 0 && self.prot & libc::PROT_WRITE != 0 && is_managing() {
+            pager().note_beside(self.len);
+            management::settle();
+        }
+        Ok(given)
+    }
+
     /// The system call; the errno on failure.
     fn raw(self) -> Result<usize, i32> {
         let addr = ptr::with_exposed_provenance_mut(self.addr);
@@ -249,7 +260,6 @@ impl Request {
         if !self.is_fixed() && is_managing() && gate::is_inside(tls::thread()) {
             self.addr = 0;
         }
-        let raw = |request: Self| request.raw().map_err(MapError::Kernel);
         let range = pager::range();
         if !self.is_fixed() && !self.is_managed_kind() {
             if range.contains(&self.addr) {
@@ -261,9 +271,9 @@ impl Request {
             if self.is_low() && is_managing() {
                 low::admit()?;
             }
-            return raw(self);
+            return self.beside();
         }
-        let Some(len) = sys::pages(self.len).filter(|_| is_managing()) else { return raw(self) };
+        let Some(len) = sys::pages(self.len).filter(|_| is_managing()) else { return self.beside() };
         let whole_pages = self.offset.unsigned_abs().is_multiple_of(PAGE as u64);
         if len == 0 || !whole_pages {
             return Err(MapError::Invalid);
@@ -274,7 +284,7 @@ impl Request {
             }
             let mapped = with_pager(move |pager| map_anywhere(pager, len, self.prot, self.flags));
             return match mapped {
-                Err(MapError::NoMemory) if self.is_vast() => raw(Self { addr: 0, ..self }),
+                Err(MapError::NoMemory) if self.is_vast() => Self { addr: 0, ..self }.beside(),
                 mapped => mapped,
             };
         }
@@ -282,7 +292,7 @@ impl Request {
         let range = pager::range();
         let end = self.addr.checked_add(len).ok_or(MapError::NoMemory)?;
         if self.addr >= range.end || end <= range.start {
-            return raw(self);
+            return self.beside();
         }
         with_pager(move |pager| map_fixed(pager, self, len))
     }
