@@ -88,6 +88,20 @@ fn map_foreign(pager: &Pager, request: Request, len: usize, replace: bool) -> Pa
     Ok(mapped)
 }
 
+/// Whether memory can become executable only in the call that maps it (PR_SET_MDWE, 6.3): managed memory gets its
+/// rights after that. A filter of system calls may not let one ask.
+fn is_exec_gain_refused() -> bool {
+    const GET_MDWE: c_int = 66;
+    const REFUSE_EXEC_GAIN: c_int = 1;
+    // SAFETY: asks for an attribute of the process.
+    let asked = || unsafe { sys::call_int(libc::SYS_prctl, [GET_MDWE.unsigned_abs() as usize, 0, 0, 0, 0]) };
+    let before = sys::errno();
+    let refused =
+        !deputy::is_wanted() && matches!(asked(), flags if flags > 0 && flags & REFUSE_EXEC_GAIN != 0);
+    sys::set_errno(before);
+    refused
+}
+
 /// What the program asks of mmap.
 #[derive(Clone, Copy)]
 pub struct Request {
@@ -105,7 +119,8 @@ impl Request {
         let anonymous = self.flags & libc::MAP_ANONYMOUS != 0;
         // Those who ask for usable memory at a low address (LuaJIT) cannot use a high one. Reservations can (the JVM).
         let low = !self.is_fixed() && self.addr != 0 && self.addr < LOW && self.prot != libc::PROT_NONE;
-        private && (anonymous || self.is_zero_device()) && self.flags & KERNEL_ONLY == 0 && !low
+        let given = private && (anonymous || self.is_zero_device()) && self.flags & KERNEL_ONLY == 0 && !low;
+        given && !(self.prot & libc::PROT_EXEC != 0 && is_exec_gain_refused())
     }
 
     /// What older programs map in the place of anonymous memory, and the kernel takes for that: /dev/zero. A filter of
