@@ -302,6 +302,23 @@ fn running(program: &Path) -> Vec<u32> {
         .collect()
 }
 
+/// A tracer that stops all threads of a program reads its memory, inside of the run and outside.
+#[test]
+fn traced() {
+    if !(need::userfaultfd() && need::programs(&["cc", "strace"])) {
+        return;
+    }
+    for mode in MODES {
+        let scratch = common::scratch();
+        let binary = compiled("traced", scratch.path());
+        let strace = ["strace", "-f", "-o", "/dev/null", binary.to_str().unwrap(), "40"];
+        let program = Program::new("traced", &strace).variable("EXPECT_EVICTED", "1");
+        let ramfold = Ramfold::new(32 * MIB, &["--evict-mode", mode]);
+        let limited = run(&program, Some(&ramfold), &scratch.path().join("limited"));
+        assert!(limited.status.success(), "{mode}: {} {}", limited.status, limited.stderr);
+    }
+}
+
 /// What the store refuses goes back, and what the program has dropped meanwhile is empty.
 #[test]
 fn refused() {

@@ -11,6 +11,7 @@
 #include "../start/guest.h"
 
 #include <errno.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -112,6 +113,31 @@ int ramfold_clone_keeper(int (*function)(void *), void *stack, void *stack_betwe
     if (between == -1) return -1;
     while (ramfold_call(SYS_wait4, between, 0, __WALL, 0, 0, 0) == -1 && errno == EINTR) {}
     return keeper.pid;
+}
+
+/* For untraced.rs. */
+struct untraced {
+    void (*entry)(void *);
+    void *data;
+};
+
+static int start_untraced(void *place) {
+    struct untraced *call = place;
+    call->entry(call->data);
+    return 0;
+}
+
+/* The kernel clears the word when the thread has ended, and wakes who waits there. */
+int ramfold_call_untraced(void (*entry)(void *), void *data, void *stack) {
+    enum { THREAD = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM };
+    enum { TOLD = CLONE_UNTRACED | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID };
+    struct untraced call = {entry, data};
+    int tid = 0, seen;
+    if (!real_clone) ramfold_find_clone();
+    if (real_clone(start_untraced, stack, THREAD | TOLD, &call, &tid, NULL, &tid) == -1) return -1;
+    while ((seen = __atomic_load_n(&tid, __ATOMIC_ACQUIRE)) != 0)
+        ramfold_call(SYS_futex, (long)&tid, FUTEX_WAIT, seen, 0, 0, 0);
+    return 0;
 }
 
 int ramfold_clone(int (*function)(void *), void *stack, int flags, void *argument, ...) {
