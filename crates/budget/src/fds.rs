@@ -7,8 +7,9 @@
 
 use crate::Host;
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{DupFlags, Errno};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -63,6 +64,8 @@ impl Identity {
 pub struct Kept {
     number: AtomicI32,
     identity: Mutex<Option<Identity>>,
+    /// The number that it is to have, which is taken already; -1 for any.
+    place: AtomicI32,
     host: &'static dyn Host,
 }
 
@@ -72,17 +75,37 @@ impl Kept {
     /// # Errors
     /// What the system answers.
     pub fn new(fd: OwnedFd, host: &'static dyn Host) -> Result<Self, Errno> {
-        let kept = Self { number: AtomicI32::new(-1), identity: Mutex::new(None), host };
+        let (number, place) = (AtomicI32::new(-1), AtomicI32::new(-1));
+        let kept = Self { number, identity: Mutex::new(None), place, host };
         kept.set(fd)?;
         Ok(kept)
     }
 
     fn set(&self, fd: OwnedFd) -> Result<(), Errno> {
-        let fd = raise(fd)?;
-        self.host.protect_fd(fd.as_raw_fd());
+        let fd = match self.place.load(Ordering::Relaxed) {
+            -1 => {
+                let fd = raise(fd)?;
+                self.host.protect_fd(fd.as_raw_fd());
+                fd
+            }
+            place => {
+                // SAFETY: the number was taken for this descriptor, and what lies there is replaced in one step.
+                let mut there = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(place) });
+                rustix::io::dup3(&fd, &mut there, DupFlags::CLOEXEC)?;
+                ManuallyDrop::into_inner(there)
+            }
+        };
         *self.identity() = Some(Identity::of(&fd)?);
         self.number.store(fd.into_raw_fd(), Ordering::Release);
         Ok(())
+    }
+
+    /// Leaves what it has to another process, which has this table of descriptors too. From now on it has this number,
+    /// which is taken for it.
+    pub fn leave_for(&self, place: RawFd) {
+        self.place.store(place, Ordering::Relaxed);
+        self.number.store(-1, Ordering::Release);
+        *self.identity() = None;
     }
 
     /// Closes it, for [`Kept::renew`] to open it anew. What the program has put under its number stays.
@@ -91,12 +114,15 @@ impl Kept {
             // SAFETY: the number is this descriptor's, and forgotten here.
             drop(unsafe { OwnedFd::from_raw_fd(self.number.swap(-1, Ordering::AcqRel)) });
         }
+        self.place.store(-1, Ordering::Relaxed);
         *self.identity() = None;
     }
 
     /// Opens another in its place, which may get another number.
     pub fn renew<E: From<Errno>>(&self, open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<(), E> {
-        self.close();
+        if self.place.load(Ordering::Relaxed) == -1 {
+            self.close();
+        }
         Ok(self.set(open()?)?)
     }
 

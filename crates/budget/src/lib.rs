@@ -22,6 +22,7 @@ pub mod futex;
 pub mod household;
 pub mod member;
 pub mod open_lease;
+pub mod overdrawn;
 pub mod pagemap;
 pub mod pooled;
 pub mod pressure;

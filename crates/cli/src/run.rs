@@ -47,7 +47,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uncounted::Uncounted;
-use unmanaged::Unmanaged;
+use unmanaged::{Beyond, Unmanaged};
 
 /// The library that every program gets, and the one that it loads when the program needs memory; build.rs built them.
 static START: &[u8] = include_bytes!(env!("RAMFOLD_START"));
@@ -88,7 +88,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
 
     let (mut unmanaged, mut uncounted) = (Unmanaged::default(), Uncounted::default());
     let (mut crowd, mut lookers) = (Crowd::new(), Lookers::default());
-    let (mut not_managed, mut not_counted) = (0, 0);
+    let (mut not_managed, mut not_counted, mut beyond) = (0, 0, Beyond::default());
     crowd.look(&run.segment);
     let started = Instant::now();
     let mut child = child::Child::spawn(&options.command, &run.environment(), &signals)?;
@@ -110,6 +110,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
             stats.sample(&run.segment);
             run.reap();
             told = run.tell_deaths(told, program);
+            beyond.look(not_managed, checked.limit).iter().for_each(|line| say(line));
         });
     });
     stats.sample(&run.segment);

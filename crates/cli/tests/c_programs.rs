@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -30,6 +31,7 @@ properties!(
     closed_past_libc,
     coroutines,
     descriptors,
+    differences,
     direct_io,
     few_descriptors,
     foreign,
@@ -50,6 +52,7 @@ properties!(
     libc_state,
     low_addresses,
     mappings,
+    mdwe,
     mlock,
     mmap_rules,
     namespaces,
@@ -62,6 +65,7 @@ properties!(
     realloc_big,
     reuse,
     rights,
+    shared_table,
     streams,
     syscalls_evicted,
     threads,
@@ -298,6 +302,23 @@ fn running(program: &Path) -> Vec<u32> {
         .collect()
 }
 
+/// A tracer that stops all threads of a program reads its memory, inside of the run and outside.
+#[test]
+fn traced() {
+    if !(need::userfaultfd() && need::programs(&["cc", "strace"])) {
+        return;
+    }
+    for mode in MODES {
+        let scratch = common::scratch();
+        let binary = compiled("traced", scratch.path());
+        let strace = ["strace", "-f", "-o", "/dev/null", binary.to_str().unwrap(), "40"];
+        let program = Program::new("traced", &strace).variable("EXPECT_EVICTED", "1");
+        let ramfold = Ramfold::new(32 * MIB, &["--evict-mode", mode]);
+        let limited = run(&program, Some(&ramfold), &scratch.path().join("limited"));
+        assert!(limited.status.success(), "{mode}: {} {}", limited.status, limited.stderr);
+    }
+}
+
 /// What the store refuses goes back, and what the program has dropped meanwhile is empty.
 #[test]
 fn refused() {
@@ -424,15 +445,44 @@ fn exhaust() {
     }
 }
 
-/// What is not managed fills the limit and more: nothing can be kept beside it, and nobody tries for ever.
+/// What is not managed fills the limit and more: nothing can be kept beside it, and nobody tries for ever. Nor does a
+/// program stay over the limit that wants nothing more.
 #[test]
 fn unmanaged() {
-    for mode in MODES {
-        in_32_mib("unmanaged", &["64"], &["--evict-mode", mode], |_, ended| {
-            assert_eq!(ended.status.code(), Some(137), "{mode}: {}", ended.stderr);
-            assert!(ended.stderr.contains("out of memory: the limit of 32 MiB"), "{mode}: {}", ended.stderr);
+    let arguments = [&["64"][..], &["64", "sleeps"], &["64", "alone"]];
+    for (mode, arguments) in MODES.into_iter().flat_map(|mode| arguments.map(|arguments| (mode, arguments))) {
+        in_32_mib("unmanaged", arguments, &["--evict-mode", mode], |_, ended| {
+            let told = &ended.stderr;
+            assert_eq!(ended.status.code(), Some(137), "{mode}, {arguments:?}: {told}");
+            assert!(told.contains("out of memory: the limit of 32 MiB"), "{mode}, {arguments:?}: {told}");
         });
     }
+}
+
+/// What cannot be held is not ended, but passes the limit by a line.
+#[test]
+fn unmanageable() {
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = common::scratch();
+    let binary = common::compiled_with("unmanaged", scratch.path(), &["-static"]);
+    let line = format!("exec {} 64 alone", binary.display());
+    let program = Program::new("unmanageable", &["sh", "-c", &line]);
+    let mut command = program.command(Some(&Ramfold::new(32 * MIB, &[])));
+    let mut run = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut told = String::new();
+    // It ends when it was told nothing for two minutes.
+    BufReader::new(run.stderr.take().unwrap()).read_line(&mut told).unwrap();
+    assert!(
+        told.starts_with("ramfold: the limit of 32 MiB is passed: programs that are not managed have 6"),
+        "{told}"
+    );
+    for child in common::memory::children(run.id()) {
+        // SAFETY: the process is the test's.
+        assert_eq!(unsafe { libc::kill(child.cast_signed(), libc::SIGKILL) }, 0);
+    }
+    assert_eq!(run.wait().unwrap().code(), Some(128 + libc::SIGKILL));
 }
 
 /// The swap file is written by the program's process, whose limit for the size of files holds for it: the line says so.

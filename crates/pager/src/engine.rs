@@ -16,6 +16,7 @@ use crate::inbox::Inbox;
 use crate::pages::{BLOCK_PAGES, Group, Pages, State};
 use crate::queue::Queue;
 use crate::reservation::Reservation;
+use crate::shared_table::{Numbers, OWN_DESCRIPTORS};
 use crate::space::Space;
 use crate::staging::Staging;
 use crate::sys::PAGE;
@@ -160,22 +161,23 @@ impl Engine {
 
     /// The numbers of all descriptors of the pager.
     pub(crate) fn descriptors(&self) -> Vec<RawFd> {
-        let kept = [
-            &self.memory,
-            &self.pagemap,
-            self.uffd.descriptor(),
-            &self.member.usage.proc.0,
-            self.member.usage.statm(),
-        ];
-        let numbers = kept.into_iter().chain(self.uffd.device()).map(Kept::raw_fd);
+        let kept = self.own_descriptors().into_iter().chain([&self.member.usage.proc.0]);
+        let numbers = kept.chain(self.uffd.device()).map(Kept::raw_fd);
         numbers.chain(self.files.iter().map(|(fd, _)| *fd)).collect()
     }
 
-    /// In a forked child, before anything is opened: the parent's own descriptors make room. The others must still be
-    /// there.
-    pub(crate) fn close_parents(&self) {
-        for parents in [&self.memory, &self.pagemap, self.uffd.descriptor(), self.member.usage.statm()] {
-            parents.close();
+    /// Those that are of this process alone.
+    fn own_descriptors(&self) -> [&Kept; OWN_DESCRIPTORS] {
+        [&self.memory, &self.pagemap, self.uffd.descriptor(), self.member.usage.statm()]
+    }
+
+    /// In a forked child, before anything is opened: the parent's own descriptors make room, or stay, where the child
+    /// has the parent's table and numbers that were taken for it. The others must still be there.
+    pub(crate) fn close_parents(&self, taken: Option<Numbers>) {
+        let own = self.own_descriptors();
+        match taken {
+            Some(numbers) => own.into_iter().zip(numbers).for_each(|(kept, number)| kept.leave_for(number)),
+            None => own.into_iter().for_each(Kept::close),
         }
         let has_lost = |(fd, identity): &(RawFd, Identity)| !identity.is_at(*fd);
         if self.files.iter().any(has_lost) || !self.member.usage.proc.0.is_open() {

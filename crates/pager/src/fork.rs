@@ -8,14 +8,14 @@
 use crate::activate;
 use crate::engine::Engine;
 use crate::face::SetupError;
-use crate::pager::Pager;
+use crate::pager::{Child, Pager};
 use crate::pages::State;
 use crate::space::Kind;
 use crate::sys::{self, PAGE};
 use crate::workers;
 use ramfold_budget::fds::Room;
-use ramfold_budget::segment::SlotId;
 use rustix::io::Errno;
+use std::io;
 use std::sync::{Arc, PoisonError};
 
 impl Pager {
@@ -26,8 +26,9 @@ impl Pager {
     }
 
     /// After `before_fork`: from here on nobody is inside the pager. `touched` are addresses, managed or not, whose
-    /// pages the caller touches before the fork is over: they are in memory, and stay.
-    pub fn stop_for_fork(&self, touched: &[usize]) {
+    /// pages the caller touches before the fork is over: they are in memory, and stay. `shares_table`: the child has
+    /// this process's table of descriptors.
+    pub fn stop_for_fork(&self, touched: &[usize], shares_table: bool) {
         if let Some(engine) = self.engine() {
             engine.settle_changes();
         }
@@ -39,7 +40,7 @@ impl Pager {
             self.gate.close();
         }
         debug_assert!(engine.member.store().is_quiet(), "somebody writes back outside of the gate");
-        let child = engine.member.usage.prepare_child(touched.len());
+        let child = self.prepare_child(engine, touched.len(), shares_table);
         *self.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
         if let Some(tier) = &engine.member.tier {
             tier.before_fork();
@@ -52,6 +53,14 @@ impl Pager {
         }
         // Last: what was asked of the kernel above may wait for the reader.
         engine.inbox.hold_still();
+    }
+
+    fn prepare_child(&self, engine: &Engine, copied: usize, shares_table: bool) -> io::Result<Child> {
+        let slot = engine.member.usage.prepare_child(copied)?;
+        let numbers = shares_table
+            .then(|| self.shared_table.take_for(slot, &engine.member.usage, engine.host))
+            .transpose()?;
+        Ok(Child { slot, numbers })
     }
 
     /// After fork, in the parent.
@@ -80,8 +89,8 @@ impl Pager {
         self.lock_kept(&self.space()).map_err(SetupError::Inherit)?;
         match self.engine.get() {
             Some(engine) => {
-                let slot = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
-                self.take_over(engine, slot)
+                let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
+                self.take_over(engine, child)
             }
             None => {
                 self.give_up_in_child().map_err(SetupError::Inherit)?;
@@ -91,14 +100,11 @@ impl Pager {
         }
     }
 
-    fn take_over(
-        &self,
-        engine: &Arc<Engine>,
-        slot: Option<std::io::Result<SlotId>>,
-    ) -> Result<(), SetupError> {
-        let slot = slot.ok_or(Errno::NOSPC)??;
+    fn take_over(&self, engine: &Arc<Engine>, child: Option<io::Result<Child>>) -> Result<(), SetupError> {
+        let Child { slot, numbers } = child.ok_or(Errno::NOSPC)??;
         engine.threads().clear();
-        engine.close_parents();
+        self.shared_table.in_child(numbers.is_some());
+        engine.close_parents(numbers);
         let _room = Room::make();
         {
             let _inside = self.gate.enter();

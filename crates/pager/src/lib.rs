@@ -42,6 +42,7 @@ mod phase;
 mod queue;
 mod region;
 mod reservation;
+mod shared_table;
 mod space;
 mod staging;
 mod streams;

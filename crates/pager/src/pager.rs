@@ -9,6 +9,7 @@ use crate::face::{Config, Host, SetupError};
 use crate::gate::Gate;
 use crate::pages::Pages;
 use crate::reservation::Reservation;
+use crate::shared_table::{Numbers, SharedTable};
 use crate::space::Space;
 use crate::trace::Trace;
 use crate::{activate, phase::Phase, sys, uffd, workers};
@@ -19,7 +20,7 @@ use ramfold_budget::segment::{Gauge, Segment, SlotId};
 use ramfold_budget::usage::{Account, Usage};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Writable bytes up to which a process takes no turn.
@@ -41,10 +42,19 @@ pub struct Pager {
     segment: Arc<Segment>,
     /// Writable bytes beyond which management is due.
     threshold: usize,
+    /// Writable bytes that the program has got beside the range so far.
+    beside: AtomicUsize,
     pub(crate) phase: Phase,
     newcomer: Newcomer,
-    /// The slot of the child that is about to be made.
-    pub(crate) child: Mutex<Option<std::io::Result<SlotId>>>,
+    pub(crate) child: Mutex<Option<std::io::Result<Child>>>,
+    pub(crate) shared_table: SharedTable,
+}
+
+/// What is prepared for a child that is about to be made.
+pub(crate) struct Child {
+    pub(crate) slot: SlotId,
+    /// Where it has its parent's table of descriptors.
+    pub(crate) numbers: Option<Numbers>,
 }
 
 impl Pager {
@@ -64,12 +74,14 @@ impl Pager {
             engine: OnceLock::new(),
             segment: Arc::clone(&config.segment),
             threshold: config.threshold,
+            beside: AtomicUsize::new(0),
             phase: Phase::default(),
             newcomer: Newcomer::default(),
             config: Mutex::new(Some(config)),
             device: Mutex::new(uffd::keep_device(host, device)),
             proc: OnceLock::new(),
             child: Mutex::new(None),
+            shared_table: SharedTable::default(),
         })
     }
 
@@ -146,7 +158,16 @@ impl Pager {
         if writable > NEWCOMER {
             self.newcomer.grow();
         }
-        if writable > self.threshold {
+        if writable > self.threshold || self.beside.load(Ordering::Relaxed) > self.threshold {
+            self.phase.set_due();
+        }
+    }
+
+    /// Notes that the program has got so many writable bytes that are not managed: they count once management has
+    /// begun.
+    pub fn note_beside(&self, len: usize) {
+        let before = self.beside.fetch_add(len, Ordering::Relaxed);
+        if before.saturating_add(len) > self.threshold {
             self.phase.set_due();
         }
     }

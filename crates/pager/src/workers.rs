@@ -9,6 +9,7 @@ use crate::trace::Trace;
 use crate::uffd::own_tid;
 use ramfold_budget::door::Door as _;
 use ramfold_budget::effort::until_low;
+use ramfold_budget::overdrawn::Overdrawn;
 use ramfold_budget::recompress::Recompressor;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -108,6 +109,7 @@ fn evict(engine: &Engine) {
     engine.evictor_tid.store(own_tid(), Ordering::Relaxed);
     let mut evictor = Evictor::new(engine, 0..EVICTOR_BLOCKS);
     let mut recompressor = Recompressor::default();
+    let mut overdrawn = Overdrawn::default();
     let mut awake = Duration::ZERO;
     while !engine.stopping.load(Ordering::Acquire) {
         let pressed = {
@@ -120,11 +122,20 @@ fn evict(engine: &Engine) {
             awake = AWAKE;
             continue;
         }
+        if pressed && is_to_end(engine, &mut overdrawn) {
+            engine.out_of_memory();
+        }
         let (given_up, enter) = (engine.evictions.load(Ordering::Relaxed), || engine.gate.enter());
         recompressor.work(&engine.member, given_up, enter, || engine.evictor().is_called());
         engine.evictor().wait_awake(awake, Duration::from_millis(if pressed { 5 } else { 50 }));
         awake = Duration::ZERO;
     }
+}
+
+fn is_to_end(engine: &Engine, overdrawn: &mut Overdrawn) -> bool {
+    let _inside = engine.gate.enter();
+    engine.refresh_usage();
+    !engine.is_held() && !engine.stopping.load(Ordering::Acquire) && overdrawn.is_to_end(&engine.member)
 }
 
 /// Writes back when the pool is full, shares the pool's bound and the swap file with other processes, publishes the

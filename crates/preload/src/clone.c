@@ -11,6 +11,7 @@
 #include "../start/guest.h"
 
 #include <errno.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,8 +43,8 @@ struct guest {
 
 struct guest *ramfold_expect_guest(int (*function)(void *), void *argument);
 
-/* fork.rs: everything stands still, with the pages of those addresses in memory. */
-void ramfold_begin_copy(const uintptr_t *touched, size_t count);
+/* fork.rs: everything stands still, with the pages of those addresses in memory. The copy may have the same table of descriptors. */
+void ramfold_begin_copy(const uintptr_t *touched, size_t count, int shares_table);
 void ramfold_end_copy(int in_child);
 
 /* threads.rs: this thread ends by exit(2), as what returns to clone does. */
@@ -114,6 +115,31 @@ int ramfold_clone_keeper(int (*function)(void *), void *stack, void *stack_betwe
     return keeper.pid;
 }
 
+/* For untraced.rs. */
+struct untraced {
+    void (*entry)(void *);
+    void *data;
+};
+
+static int start_untraced(void *place) {
+    struct untraced *call = place;
+    call->entry(call->data);
+    return 0;
+}
+
+/* The kernel clears the word when the thread has ended, and wakes who waits there. */
+int ramfold_call_untraced(void (*entry)(void *), void *data, void *stack) {
+    enum { THREAD = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM };
+    enum { TOLD = CLONE_UNTRACED | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID };
+    struct untraced call = {entry, data};
+    int tid = 0, seen;
+    if (!real_clone) ramfold_find_clone();
+    if (real_clone(start_untraced, stack, THREAD | TOLD, &call, &tid, NULL, &tid) == -1) return -1;
+    while ((seen = __atomic_load_n(&tid, __ATOMIC_ACQUIRE)) != 0)
+        ramfold_call(SYS_futex, (long)&tid, FUTEX_WAIT, seen, 0, 0, 0);
+    return 0;
+}
+
 int ramfold_clone(int (*function)(void *), void *stack, int flags, void *argument, ...) {
     va_list list;
     va_start(list, argument);
@@ -139,7 +165,7 @@ int ramfold_clone(int (*function)(void *), void *stack, int flags, void *argumen
     touched[count++] = (uintptr_t)stack - STACK_IN_USE;
     if (flags & (CLONE_PARENT_SETTID | CLONE_PIDFD)) touched[count++] = (uintptr_t)parent_tid;
     if (flags & CLONE_CHILD_SETTID) touched[count++] = (uintptr_t)child_tid;
-    ramfold_begin_copy(touched, count);
+    ramfold_begin_copy(touched, count, !!(flags & CLONE_FILES));
     struct start start = {function, argument};
     int pid = real_clone(start_child, stack, flags, &start, parent_tid, tls, child_tid);
     int error = errno;
@@ -157,8 +183,8 @@ static long call(long number, const long a[6]) {
     return ramfold_call(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-static long copy_process(long number, const long a[6], const uintptr_t *touched, size_t count) {
-    ramfold_begin_copy(touched, count);
+static long copy_process(long number, const long a[6], const uintptr_t *touched, size_t count, uint64_t flags) {
+    ramfold_begin_copy(touched, count, !!(flags & CLONE_FILES));
     long pid = call(number, a);
     int error = errno;
     ramfold_end_copy(pid == 0);
@@ -175,7 +201,7 @@ static long call_clone(const long a[6]) {
 #else
     uintptr_t touched[] = {(uintptr_t)a[2], (uintptr_t)a[4]};
 #endif
-    return copy_process(SYS_clone, a, touched, 2);
+    return copy_process(SYS_clone, a, touched, 2, flags);
 }
 
 static long call_clone3(const long a[6]) {
@@ -187,7 +213,7 @@ static long call_clone3(const long a[6]) {
     if (process.flags & CLONE_VM || process.stack) return call(SYS_clone3, a);
     uintptr_t touched[] = {process.pidfd, process.child_tid, process.parent_tid};
     const long copied[6] = {(long)&process, (long)size};
-    return copy_process(SYS_clone3, copied, touched, 3);
+    return copy_process(SYS_clone3, copied, touched, 3, process.flags);
 }
 
 /* The kernel does not wait for a word that it is to change: futexes.rs. */
@@ -237,7 +263,7 @@ long ramfold_syscall(long number, ...) {
     case SYS_execveat:
         return ramfold_execveat((int)a[0], (const char *)a[1], (char **)a[2], (char **)a[3], (int)a[4]);
 #ifdef SYS_fork
-    case SYS_fork: return copy_process(number, a, NULL, 0);
+    case SYS_fork: return copy_process(number, a, NULL, 0, 0);
 #endif
     case SYS_exit: ramfold_before_exit((int)a[0]); break;
     case SYS_close: return close((int)a[0]);

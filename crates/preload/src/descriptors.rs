@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::{sys, tls};
 
-const MOST: usize = 16;
+/// The pager's own, and four for each child that has this table too.
+const MOST: usize = 48;
 /// As start.h has it.
 const CARRIED: usize = 6;
 

@@ -14,11 +14,12 @@ use crate::{brk, ending, gate, guests, internal, large, libc_data, management, p
 /// A handler for fork: the first library registered it before anybody else had one.
 #[unsafe(export_name = "ramfold_before_fork")]
 extern "C" fn before() {
-    before_copy(&[]);
+    before_copy(&[], false);
 }
 
-/// `also` are addresses whose pages are touched before the fork is over.
-fn before_copy(also: &[usize]) {
+/// `also` are addresses whose pages are touched before the fork is over; `shares_table`: the copy has this table of
+/// descriptors.
+fn before_copy(also: &[usize], shares_table: bool) {
     let pager = pager::pager();
     // Until the end: a signal handler may touch memory, and nobody would bring it back.
     mem::forget(Masked::enter());
@@ -29,7 +30,7 @@ fn before_copy(also: &[usize]) {
     let mut touched = libc_data::pages();
     touched.extend(own_frames());
     touched.extend(also);
-    stack::run(move || pager.stop_for_fork(&touched));
+    pager::internally(move || pager.stop_for_fork(&touched, shares_table));
     internal::before_fork();
 }
 
@@ -110,9 +111,10 @@ crate::real::jump! {
 /// # Safety
 /// `count` addresses lie at `touched`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ramfold_begin_copy(touched: *const usize, count: usize) {
+unsafe extern "C" fn ramfold_begin_copy(touched: *const usize, count: usize, shares_table: libc::c_int) {
     // SAFETY: the caller's; a null pointer comes with none.
-    before_copy(if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(touched, count) } });
+    let touched = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(touched, count) } };
+    before_copy(touched, shares_table != 0);
 }
 
 /// After it, or after a bare fork.

@@ -8,7 +8,7 @@ use std::os::fd::RawFd;
 use ramfold_pager::Host;
 
 use crate::tls::{self, Internal};
-use crate::{descriptors, ending, heap, running, stack, threads};
+use crate::{descriptors, ending, heap, running, stack, threads, untraced};
 
 /// Stack of a pager thread, in bytes; only what is touched is memory.
 const STACK: usize = 512 << 10;
@@ -54,7 +54,8 @@ impl Host for Program {
         }
         let body = Box::into_raw(Box::new(Body { name, run: body }));
         // SAFETY: the stack is fresh, and the body is this thread's alone.
-        let error = without_signals(|| unsafe { threads::create_internal(stack, STACK, run, body.cast()) });
+        let create = || unsafe { threads::create_internal(stack, STACK, run, body.cast()) };
+        let error = without_signals(|| untraced::start(create));
         if error == 0 {
             return Ok(());
         }

@@ -69,4 +69,5 @@ mod streams;
 mod sys;
 mod threads;
 mod tls;
+mod untraced;
 mod users;

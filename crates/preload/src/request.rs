@@ -15,8 +15,8 @@ use crate::deputy::{self, by_caller};
 use crate::ending;
 use crate::gate;
 use crate::low;
-use crate::management::with_pager;
-use crate::pager;
+use crate::management::{self, with_pager};
+use crate::pager::{self, pager};
 use crate::sys::{self, FAILED, PAGE};
 use crate::tls;
 
@@ -88,6 +88,20 @@ fn map_foreign(pager: &Pager, request: Request, len: usize, replace: bool) -> Pa
     Ok(mapped)
 }
 
+/// Whether memory can become executable only in the call that maps it (PR_SET_MDWE, 6.3): managed memory gets its
+/// rights after that. A filter of system calls may not let one ask.
+fn is_exec_gain_refused() -> bool {
+    const GET_MDWE: c_int = 66;
+    const REFUSE_EXEC_GAIN: c_int = 1;
+    // SAFETY: asks for an attribute of the process.
+    let asked = || unsafe { sys::call_int(libc::SYS_prctl, [GET_MDWE.unsigned_abs() as usize, 0, 0, 0, 0]) };
+    let before = sys::errno();
+    let refused =
+        !deputy::is_wanted() && matches!(asked(), flags if flags > 0 && flags & REFUSE_EXEC_GAIN != 0);
+    sys::set_errno(before);
+    refused
+}
+
 /// What the program asks of mmap.
 #[derive(Clone, Copy)]
 pub struct Request {
@@ -105,7 +119,8 @@ impl Request {
         let anonymous = self.flags & libc::MAP_ANONYMOUS != 0;
         // Those who ask for usable memory at a low address (LuaJIT) cannot use a high one. Reservations can (the JVM).
         let low = !self.is_fixed() && self.addr != 0 && self.addr < LOW && self.prot != libc::PROT_NONE;
-        private && (anonymous || self.is_zero_device()) && self.flags & KERNEL_ONLY == 0 && !low
+        let given = private && (anonymous || self.is_zero_device()) && self.flags & KERNEL_ONLY == 0 && !low;
+        given && !(self.prot & libc::PROT_EXEC != 0 && is_exec_gain_refused())
     }
 
     /// What older programs map in the place of anonymous memory, and the kernel takes for that: /dev/zero. A filter of
@@ -138,6 +153,17 @@ impl Request {
     fn is_vast(self) -> bool {
         let reserves = self.prot == libc::PROT_NONE || self.flags & libc::MAP_NORESERVE != 0;
         reserves && self.len >= pager::range().len() / 16
+    }
+
+    /// Gets it from the kernel: what may come to count without being managed makes management due as well, which ends
+    /// a program that has too much of it.
+    fn beside(self) -> Pages {
+        let given = self.raw().map_err(MapError::Kernel)?;
+        if self.flags & libc::MAP_ANONYMOUS != 0 && self.prot & libc::PROT_WRITE != 0 && is_managing() {
+            pager().note_beside(self.len);
+            management::settle();
+        }
+        Ok(given)
     }
 
     /// The system call; the errno on failure.
@@ -249,7 +275,6 @@ impl Request {
         if !self.is_fixed() && is_managing() && gate::is_inside(tls::thread()) {
             self.addr = 0;
         }
-        let raw = |request: Self| request.raw().map_err(MapError::Kernel);
         let range = pager::range();
         if !self.is_fixed() && !self.is_managed_kind() {
             if range.contains(&self.addr) {
@@ -261,9 +286,9 @@ impl Request {
             if self.is_low() && is_managing() {
                 low::admit()?;
             }
-            return raw(self);
+            return self.beside();
         }
-        let Some(len) = sys::pages(self.len).filter(|_| is_managing()) else { return raw(self) };
+        let Some(len) = sys::pages(self.len).filter(|_| is_managing()) else { return self.beside() };
         let whole_pages = self.offset.unsigned_abs().is_multiple_of(PAGE as u64);
         if len == 0 || !whole_pages {
             return Err(MapError::Invalid);
@@ -274,7 +299,7 @@ impl Request {
             }
             let mapped = with_pager(move |pager| map_anywhere(pager, len, self.prot, self.flags));
             return match mapped {
-                Err(MapError::NoMemory) if self.is_vast() => raw(Self { addr: 0, ..self }),
+                Err(MapError::NoMemory) if self.is_vast() => Self { addr: 0, ..self }.beside(),
                 mapped => mapped,
             };
         }
@@ -282,7 +307,7 @@ impl Request {
         let range = pager::range();
         let end = self.addr.checked_add(len).ok_or(MapError::NoMemory)?;
         if self.addr >= range.end || end <= range.start {
-            return raw(self);
+            return self.beside();
         }
         with_pager(move |pager| map_fixed(pager, self, len))
     }

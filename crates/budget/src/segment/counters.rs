@@ -221,6 +221,15 @@ impl Segment {
         self.used_slots().iter().map(of).fold(0, u64::wrapping_add)
     }
 
+    /// Whether no other member has more of it; of several with as much, only one has most. What is apart is no rival.
+    #[must_use]
+    pub fn has_most(&self, slot: SlotId, gauge: Gauge) -> bool {
+        let has = |slot: &Slot| slot.gauges[gauge as usize].load(Ordering::Relaxed);
+        let numbered = self.used_slots().iter().enumerate();
+        let rivals = numbered.filter(|(_, rival)| rival.apart.load(Ordering::Relaxed) == 0);
+        rivals.max_by_key(|(_, rival)| has(rival)).is_some_and(|(index, _)| index == slot.0)
+    }
+
     /// Bytes of the charged gauges of a slot.
     #[must_use]
     pub fn charged(&self, slot: SlotId) -> u64 {

@@ -10,7 +10,7 @@
 //! The lock also decides who may change whose a slot is: only who holds its byte. Price: a mapping of a page for each
 //! process, and five system calls for each fork.
 
-use super::{MAX_PROCESSES, OpenError, Segment};
+use super::{MAX_PROCESSES, OpenError, Segment, SlotId};
 use crate::fds::{Identity, Proc};
 use ramfold::PAGE_SIZE as PAGE;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -181,6 +181,13 @@ impl Segment {
     /// From now on the segment's file is found in this /proc, also where the process sees another, or none.
     pub fn find_in(&self, proc: &Arc<Proc>) {
         self.file.iter().for_each(|file| drop(file.proc.set(Arc::clone(proc))));
+    }
+
+    /// Whether the process of this slot lives, or another that has it since. True where that cannot be told.
+    #[must_use]
+    pub fn lives(&self, slot: SlotId) -> bool {
+        // Unlocked when the description is closed.
+        !self.description().is_ok_and(|probe| probe.try_lock(slot.0))
     }
 
     /// After a description was closed: what it may have taken up is there again.

@@ -30,6 +30,34 @@ impl Unmanaged {
     }
 }
 
+/// Whether so much is not managed that it passes the limit by itself: no room that others make would do.
+#[derive(Debug, Default)]
+pub struct Beyond {
+    looks: u32,
+}
+
+impl Beyond {
+    /// What to say about it, once: when it was so in a number of looks in a row. A process that has just been copied,
+    /// or comes to be managed, is found in one or two.
+    pub fn look(&mut self, bytes: u64, limit: u64) -> Option<String> {
+        const LOOKS: u32 = 5;
+        match self.looks {
+            LOOKS => return None,
+            _ if bytes <= limit => self.looks = 0,
+            _ => self.looks += 1,
+        }
+        let mib = |bytes| bytes >> 20;
+        (self.looks == LOOKS).then(|| {
+            format!(
+                "the limit of {} MiB is passed: programs that are not managed have {} MiB (docs/platform.md tells which \
+                 these are: What is not managed)",
+                mib(limit),
+                mib(bytes)
+            )
+        })
+    }
+}
+
 /// Whether the process knows itself by the number it has here: in a container of its own it is entered in the segment
 /// under another.
 fn is_numbered_here(pid: u32) -> bool {
@@ -60,6 +88,15 @@ fn of_its_own(pid: u32, parent: u32) -> u64 {
 mod tests {
     use super::*;
     use std::process::{Command, Stdio};
+
+    #[test]
+    fn what_passes_the_limit_by_itself_is_told_once_and_not_for_a_moment() {
+        let mut beyond = Beyond::default();
+        let mut told = |bytes: &[u64]| bytes.iter().filter_map(|bytes| beyond.look(*bytes, 32 << 20)).count();
+        assert_eq!(told(&[33 << 20, 33 << 20, 33 << 20, 33 << 20, 32 << 20, 33 << 20]), 0);
+        assert_eq!(told(&[64 << 20; 20]), 1);
+        assert_eq!(told(&[0; 20]) + told(&[64 << 20; 20]), 0);
+    }
 
     #[test]
     fn a_child_that_is_not_managed_is_found_and_measured() {

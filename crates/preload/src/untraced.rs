@@ -1,0 +1,55 @@
+//! Threads of ramfold's that strace does not hold.
+//!
+//! `strace -f` stops each thread at its system calls, and reads the program's memory meanwhile. A page of that which is
+//! away comes by a thread of ramfold's, and where strace held that stopped as well, each would wait for the other. So
+//! where strace watches, threads are started by one that a tracer is kept from (CLONE_UNTRACED), and what such a thread
+//! starts is not traced either. It has the thread-local storage of who makes it, who waits.
+//!
+//! Not where a debugger is the tracer: its breakpoints would kill a thread that it does not know of. Not behind a
+//! filter of system calls: it may send them to the tracer (proot, `strace --seccomp-bpf`), and fail where there is
+//! none.
+//!
+//! Price: two files of /proc for each process that begins to be managed, or is forked from one that is.
+
+use std::ffi::c_void;
+use std::fs;
+
+use crate::stack::{self, Call, Entry};
+
+/// Bytes of the stack of the thread in between.
+const STACK: usize = 128 << 10;
+
+unsafe extern "C" {
+    /// In clone.c: makes the call in a thread that is not traced, and returns when that has ended; -1 if there can be
+    /// none, and no call was made.
+    fn ramfold_call_untraced(entry: Entry, data: *mut c_void, stack: *mut c_void) -> libc::c_int;
+}
+
+/// Makes a call that starts a thread, which is not traced if that is to be. The caller blocks all signals, and its
+/// stack is never away.
+pub fn start<R>(call: impl FnOnce() -> R) -> R {
+    if !is_watched() {
+        return call();
+    }
+    let stack = stack::new(STACK);
+    let mut call = Call::new(call);
+    let (entry, data) = call.parts();
+    // SAFETY: the stack is for this thread alone, and the call outlives it.
+    if stack.is_null() || unsafe { ramfold_call_untraced(entry, data, stack.wrapping_byte_add(STACK)) } != 0 {
+        // SAFETY: the call was not made.
+        unsafe { entry(data) };
+    }
+    if !stack.is_null() {
+        stack::delete(stack, STACK);
+    }
+    call.result()
+}
+
+/// Whether strace traces this thread, and no filter looks at its system calls.
+fn is_watched() -> bool {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let Some(tracer) = field("TracerPid:").filter(|tracer| *tracer != "0") else { return false };
+    let name = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    field("Seccomp:") == Some("0") && name.trim() == "strace"
+}
