@@ -5,7 +5,8 @@
 //! that wants none would stay over the limit in silence. So who gives up without being waited for sees to that too:
 //! when it has nothing left to give, for as long as a fault would wait, the member ends that has the most such memory.
 //!
-//! What counts of processes without a slot is nobody's here: no member ends for it.
+//! What counts of processes without a slot is nobody's here: no member ends for it. Nor does one that has little: many
+//! small members may pass a tight limit by what each of them needs at least, and go on until one wants a page.
 
 use crate::effort::Wait;
 use crate::member::Member;
@@ -13,6 +14,8 @@ use crate::segment::Gauge;
 
 /// Times in a row that everything was looked at and nothing given, at least.
 const LOOKS: u32 = 8;
+/// A member with less than this part of the limit has little.
+const PART: u64 = 8;
 
 /// Since when.
 #[derive(Debug, Default)]
@@ -27,7 +30,8 @@ impl Overdrawn {
     pub fn is_to_end(&mut self, member: &Member) -> bool {
         let segment = member.segment();
         let over = segment.in_use().wrapping_sub(segment.unmanaged()) > segment.limit();
-        if !over || !segment.has_most(member.slot(), Gauge::Own) {
+        let much = segment.gauge(member.slot(), Gauge::Own) > segment.limit() / PART;
+        if !over || !much || !segment.has_most(member.slot(), Gauge::Own) {
             *self = Self::default();
             return false;
         }
