@@ -9,10 +9,12 @@
 //! filter of system calls: it may send them to the tracer (proot, `strace --seccomp-bpf`), and fail where there is
 //! none.
 //!
-//! Price: two files of /proc for each process that begins to be managed, or is forked from one that is.
+//! Price: two files of /proc for each process that begins to be managed, or is forked from one that is. What its first
+//! thread of ramfold's finds holds for the others, which start with it.
 
 use std::ffi::c_void;
 use std::fs;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::stack::{self, Call, Entry};
 
@@ -45,8 +47,22 @@ pub fn start<R>(call: impl FnOnce() -> R) -> R {
     call.result()
 }
 
-/// Whether strace traces this thread, and no filter looks at its system calls.
+/// Whether the process is watched.
 fn is_watched() -> bool {
+    /// Of whom it was found, by its number: negative if it is watched. A forked child has its parent's.
+    static FOUND: AtomicI32 = AtomicI32::new(0);
+    let pid = rustix::process::getpid().as_raw_nonzero().get();
+    let found = FOUND.load(Ordering::Relaxed);
+    if found.abs() == pid {
+        return found < 0;
+    }
+    let watched = is_straced();
+    FOUND.store(if watched { -pid } else { pid }, Ordering::Relaxed);
+    watched
+}
+
+/// Whether strace traces this thread, and no filter looks at its system calls.
+fn is_straced() -> bool {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let Some(tracer) = field("TracerPid:").filter(|tracer| *tracer != "0") else { return false };
