@@ -91,15 +91,15 @@ fn map_foreign(pager: &Pager, request: Request, len: usize, replace: bool) -> Pa
 /// Whether memory can become executable only in the call that maps it (PR_SET_MDWE, 6.3): managed memory gets its
 /// rights after that. A filter of system calls may not let one ask.
 fn is_exec_gain_refused() -> bool {
-    const GET_MDWE: c_int = 66;
     const REFUSE_EXEC_GAIN: c_int = 1;
-    // SAFETY: asks for an attribute of the process.
-    let asked = || unsafe { sys::call_int(libc::SYS_prctl, [GET_MDWE.unsigned_abs() as usize, 0, 0, 0, 0]) };
+    if deputy::is_wanted() {
+        return false;
+    }
     let before = sys::errno();
-    let refused =
-        !deputy::is_wanted() && matches!(asked(), flags if flags > 0 && flags & REFUSE_EXEC_GAIN != 0);
+    // SAFETY: asks for an attribute of the process.
+    let flags = unsafe { sys::call_int(libc::SYS_prctl, [libc::PR_GET_MDWE as usize, 0, 0, 0, 0]) };
     sys::set_errno(before);
-    refused
+    flags > 0 && flags & REFUSE_EXEC_GAIN != 0
 }
 
 /// What the program asks of mmap.

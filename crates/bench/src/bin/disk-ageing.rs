@@ -76,13 +76,13 @@ fn main() -> Result<()> {
     let options = Options::parse();
     ensure!(options.rounds >= 2 * options.compared && options.compared > 0, "too few --rounds to compare");
     let place = tempfile::tempdir_in("/var/tmp")?;
-    let mut sides = sides(&options, &place.path().join("old"))?;
+    let mut old = disks(&options, &place.path().join("old"))?;
     let mut new = Vec::new();
     for number in 0..options.rounds {
         if number == options.rounds - options.compared {
-            new = self::sides(&options, &place.path().join("new"))?;
+            new = disks(&options, &place.path().join("new"))?;
         }
-        for (at, side) in sides.iter_mut().enumerate() {
+        for (at, side) in old.iter_mut().enumerate() {
             side.next_round(&options, number)?;
             if let Some(new) = new.get_mut(at) {
                 new.next_round(&options, number)?;
@@ -93,12 +93,12 @@ fn main() -> Result<()> {
         "{} rounds on an ext4 of {} MiB, {}; medians of the first {3} and the last {3}, and of a new disk's beside these",
         options.rounds, options.mib, options.compressor, options.compared
     );
-    print!("{}", table(&sides, &new, options.compared));
+    print!("{}", table(&old, &new, options.compared));
     Ok(())
 }
 
 /// The disks, each half full.
-fn sides(options: &Options, place: &Path) -> Result<Vec<Side>> {
+fn disks(options: &Options, place: &Path) -> Result<Vec<Side>> {
     let mut sides = Vec::new();
     for (name, more) in [
         ("zbud", &["--zpool", "zbud", "--no-fresh"][..]),
@@ -293,7 +293,7 @@ fn sections(file: &str, what: &str) -> String {
     })
 }
 
-fn table(sides: &[Side], new: &[Side], compared: usize) -> String {
+fn table(old: &[Side], new: &[Side], compared: usize) -> String {
     type Of = fn(&Round) -> Option<f64>;
     let columns: [(&str, Of); 7] = [
         ("fill, requests/s", |round| Some(round.fill.rate)),
@@ -309,7 +309,7 @@ fn table(sides: &[Side], new: &[Side], compared: usize) -> String {
         "{:<16} {:<20} {:>10} {:>10} {:>10} {relative:>12} {young:>10}\n",
         "", "", "first", "last", "new"
     );
-    for (side, new) in sides.iter().zip(new) {
+    for (side, new) in old.iter().zip(new) {
         for (name, of) in columns {
             let of_some = |rounds: &[Round]| median(rounds.iter().filter_map(of).collect());
             let first = of_some(&side.rounds[..compared]);

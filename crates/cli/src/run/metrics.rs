@@ -8,7 +8,7 @@ mod http;
 use crate::failure::{Failure, say};
 use crate::live::Sample;
 use http::{Answer, Door};
-use ramfold_budget::segment::{Counter, Gauge, Segment};
+use ramfold_budget::segment::{Counter, Gauge, Part, Segment};
 use std::fmt::Write;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -165,15 +165,17 @@ fn text(sample: &Sample) -> String {
 /// Of mounts, if any has such.
 fn directories(text: &mut String, sample: &Sample) {
     let parts = || sample.processes.iter().flat_map(|it| it.directories.iter().map(move |part| (it, part)));
-    let names = [
-        ("directory_bytes", "What pages of a directory that has a limit take, compressed."),
-        ("directory_limit_bytes", "What they may take."),
+    type Of = fn(&Part) -> u64;
+    let gauges: [(&str, &str, Of); 2] = [
+        ("directory_bytes", "What pages of a directory that has a limit take, compressed.", |part| {
+            part.bytes
+        }),
+        ("directory_limit_bytes", "What they may take.", |part| part.limit),
     ];
-    for (name, help) in names.into_iter().filter(|_| parts().next().is_some()) {
+    for (name, help, of) in gauges.into_iter().filter(|_| parts().next().is_some()) {
         head(text, name, "gauge", help);
         for (process, part) in parts() {
-            let value = if name == "directory_bytes" { part.bytes } else { part.limit };
-            line(text, name, &labels(process.pid, &process.name, Some(&part.path)), value);
+            line(text, name, &labels(process.pid, &process.name, Some(&part.path)), of(part));
         }
     }
 }
