@@ -9,6 +9,9 @@
 
 enum { MANAGED_PAGES = 600 };
 
+/* Above where the kernel may put the heap of a static program: within 1 GiB of its image's end (arch_randomize_brk). */
+#define OWN ((void *)0x100000000)
+
 int main(int argc, char **argv) {
     arguments(argc, argv);
     int alone = argc > 2 && strcmp(argv[2], "alone") == 0;
@@ -16,9 +19,9 @@ int main(int argc, char **argv) {
     if (!alone)
         for (size_t i = 0; i < MANAGED_PAGES / 2; i++) fill(managed + i * PAGE, PAGE, i);
     size_t size = pressure_mib * MIB;
-    unsigned char *own = mmap((void *)0x20000000, size, PROT_READ | PROT_WRITE,
+    unsigned char *own = mmap(OWN, size, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-    must(own == (void *)0x20000000);
+    must(own == OWN);
     for (size_t i = 0; i < size; i += PAGE) *(volatile uint64_t *)(own + i) = i;
     if (argc > 2) {
         alarm(120);
