@@ -5,9 +5,9 @@
 //! where strace watches, threads are started by one that a tracer is kept from (CLONE_UNTRACED), and what such a thread
 //! starts is not traced either. It has the thread-local storage of who makes it, who waits.
 //!
-//! Not where a debugger is the tracer: its breakpoints would kill a thread that it does not know of. Not behind a
-//! filter of system calls: it may send them to the tracer (proot, `strace --seccomp-bpf`), and fail where there is
-//! none.
+//! Not where a debugger is the tracer: its breakpoints would kill a thread that it does not know of. Nor where the
+//! tracer has a filter that sends it the system calls (proot, `strace --seccomp-bpf`): they fail in who has none. With
+//! such a filter strace would wait for ever in its first read of a page that is away, so the program ends with a line.
 //!
 //! Price: two files of /proc for each process that begins to be managed, or is forked from one that is. What its first
 //! thread of ramfold's finds holds for the others, which start with it.
@@ -16,6 +16,7 @@ use std::ffi::c_void;
 use std::fs;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use crate::ending;
 use crate::stack::{self, Call, Entry};
 
 /// Bytes of the stack of the thread in between.
@@ -61,11 +62,21 @@ fn is_watched() -> bool {
     watched
 }
 
-/// Whether strace traces this thread, and no filter looks at its system calls.
+/// Whether strace traces this thread. Ends the program where it does so by a filter.
 fn is_straced() -> bool {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let Some(tracer) = field("TracerPid:").filter(|tracer| *tracer != "0") else { return false };
-    let name = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
-    field("Seccomp:") == Some("0") && name.trim() == "strace"
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")).map_or("0", str::trim);
+    let of_tracer = |file| fs::read_to_string(format!("/proc/{tracer}/{file}")).unwrap_or_default();
+    if tracer == "0" || of_tracer("comm").trim() != "strace" {
+        return false;
+    }
+    if of_tracer("cmdline").split('\0').any(is_for_a_filter) {
+        ending::refuse("strace --seccomp-bpf would wait for threads that it holds; leave out --seccomp-bpf");
+    }
+    true
+}
+
+/// Whether an argument of strace's is `--seccomp-bpf`, which may be shortened.
+fn is_for_a_filter(argument: &str) -> bool {
+    argument.len() > "--se".len() && "--seccomp-bpf".starts_with(argument)
 }

@@ -1,9 +1,10 @@
 /* A program closes every descriptor but the first three, by libc's syscall() and by an instruction of its own. Its memory is
-   what it was, and its pipes are closed when it closes them. */
+   what it was, and its pipes are closed when it closes them. `closed_past_libc MIB forks`: what it forks then cannot be held. */
 #define _GNU_SOURCE
 #include "check.h"
 
 #include <fcntl.h>
+#include <sys/wait.h>
 
 #ifndef SYS_close_range
 #define SYS_close_range 436
@@ -35,6 +36,14 @@ static void look(const unsigned char *memory) {
     }
 }
 
+static void fork_in_vain(void) {
+    pid_t child = fork();
+    must(child >= 0);
+    if (child == 0) _exit(0);
+    int status;
+    must(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 125);
+}
+
 int main(int argc, char **argv) {
     arguments(argc, argv);
     int ends[2];
@@ -57,5 +66,6 @@ int main(int argc, char **argv) {
     must(open("/dev/null", O_RDWR) == 3);
     for (int fd = 4; fd < 960; fd++) dup2(3, fd);
     look(memory);
+    if (argc > 2) fork_in_vain();
     return 0;
 }

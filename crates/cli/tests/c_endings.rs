@@ -1,0 +1,180 @@
+//! Programs that ramfold cannot hold, or cannot go on with: how they end, and what their users are told.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::time::Duration;
+
+use common::small::{MIB, MODES, in_32_mib, program};
+use common::{Program, Ramfold, compiled, need, run, within_limit};
+
+/// Who cannot be held after what it has given up goes on, and the line that it prints tells the true reason.
+#[test]
+fn given_up_unseen() {
+    if !need::root() {
+        return;
+    }
+    for (how, reason) in [("past", "gave up the user"), ("root", "chroot")] {
+        in_32_mib("dropped_user", &[how], &[], |_, limited| {
+            assert!(limited.status.success(), "{how}: {} {}", limited.status, limited.stderr);
+            let lines = limited.stderr.lines().count();
+            assert!(limited.stderr.contains(reason) && lines == 1, "{how}: {}", limited.stderr);
+        });
+    }
+}
+
+/// The run may come to harm, `ramfold run` does not: it ends with the program, and tells it in whole lines.
+#[test]
+fn who_writes_nonsense_into_what_is_shared_does_not_end_the_run() {
+    in_32_mib("hostile", &["40"], &[], |_, limited| {
+        assert!(!limited.stderr.contains("panicked"), "{}", limited.stderr);
+        assert!(matches!(limited.status.code(), Some(0 | 137)), "{} {}", limited.status, limited.stderr);
+    });
+}
+
+/// Nobody would bring the pages of a process whose keeper was killed: it ends too, at once.
+#[test]
+fn who_kills_the_keeper_kills_its_program() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = common::scratch();
+    let program = program("filter", scratch.path(), &["100", "kept"]);
+    let mut run = program.command(Some(&Ramfold::new(64 * MIB, &[]))).spawn().unwrap();
+    let begun = std::time::Instant::now();
+    let its_own = scratch.path().join("filter");
+    let keeper = loop {
+        // The keeper's parent has ended at once: it is no descendant of the program.
+        let family = common::memory::children(run.id());
+        let others: Vec<u32> = running(&its_own).into_iter().filter(|pid| !family.contains(pid)).collect();
+        if let ([_], [keeper]) = (&family[..], &others[..]) {
+            break *keeper;
+        }
+        assert!(run.try_wait().unwrap().is_none(), "it has ended before it had a keeper");
+        assert!(begun.elapsed() < PATIENCE, "it has no keeper");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    // SAFETY: the process is the test's.
+    assert_eq!(unsafe { libc::kill(keeper.cast_signed(), libc::SIGKILL) }, 0);
+    assert_eq!(run.wait().unwrap().code(), Some(128 + libc::SIGKILL));
+}
+
+/// The processes that run this program.
+fn running(program: &Path) -> Vec<u32> {
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program))
+        .collect()
+}
+
+/// When nothing more can be held, malloc says so or the program dies; it never goes on with wrong contents.
+#[test]
+fn exhaust() {
+    for options in [["--swap", "none"], ["--swap-size", "64M"]] {
+        in_32_mib("exhaust", &["512"], &options, |ramfold, ended| {
+            let (code, output) = (ended.status.code(), ended.stdout());
+            assert!(matches!(code, Some(0 | 137)), "{options:?}: {} {output}{}", ended.status, ended.stderr);
+            if code == Some(137) {
+                assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+            }
+            within_limit("exhaust", ramfold, ended);
+        });
+    }
+}
+
+/// What is not managed fills the limit and more: nothing can be kept beside it, and nobody tries for ever. Nor does a
+/// program stay over the limit that wants nothing more.
+#[test]
+fn unmanaged() {
+    let arguments = [&["64"][..], &["64", "sleeps"], &["64", "alone"]];
+    for (mode, arguments) in MODES.into_iter().flat_map(|mode| arguments.map(|arguments| (mode, arguments))) {
+        in_32_mib("unmanaged", arguments, &["--evict-mode", mode], |_, ended| {
+            let told = &ended.stderr;
+            assert_eq!(ended.status.code(), Some(137), "{mode}, {arguments:?}: {told}");
+            assert!(told.contains("out of memory: the limit of 32 MiB"), "{mode}, {arguments:?}: {told}");
+        });
+    }
+}
+
+/// What cannot be held is not ended, but passes the limit by a line.
+#[test]
+fn unmanageable() {
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = common::scratch();
+    let binary = common::compiled_with("unmanaged", scratch.path(), &["-static"]);
+    let line = format!("exec {} 64 alone", binary.display());
+    let program = Program::new("unmanageable", &["sh", "-c", &line]);
+    let mut command = program.command(Some(&Ramfold::new(32 * MIB, &[])));
+    let mut run = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut told = String::new();
+    // It ends when it was told nothing for two minutes.
+    BufReader::new(run.stderr.take().unwrap()).read_line(&mut told).unwrap();
+    assert!(
+        told.starts_with("ramfold: the limit of 32 MiB is passed: programs that are not managed have 6"),
+        "{told}"
+    );
+    for child in common::memory::children(run.id()) {
+        // SAFETY: the process is the test's.
+        assert_eq!(unsafe { libc::kill(child.cast_signed(), libc::SIGKILL) }, 0);
+    }
+    assert_eq!(run.wait().unwrap().code(), Some(128 + libc::SIGKILL));
+}
+
+/// The swap file is written by the program's process, whose limit for the size of files holds for it: the line says so.
+#[test]
+fn limited_files() {
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = common::scratch();
+    let line = format!("ulimit -f 64; exec {} 64", compiled("unmanaged", scratch.path()).display());
+    let program = Program::new("limited_files", &["sh", "-c", &line]);
+    let ended = run(&program, Some(&Ramfold::new(32 * MIB, &[])), &scratch.path().join("limited"));
+    assert_eq!(ended.status.code(), Some(137), "{}", ended.stderr);
+    assert!(ended.stderr.contains("raise ulimit -f"), "{}", ended.stderr);
+}
+
+/// A filter that forbids what ramfold cannot do without ends the program with a line, and does not let it stand still.
+#[test]
+fn no_futex() {
+    for mode in MODES {
+        in_32_mib("no_futex", &["64"], &["--evict-mode", mode], |_, ended| {
+            assert_eq!(ended.status.code(), Some(137), "{mode}: {}", ended.stderr);
+            assert!(ended.stderr.contains("forbids futex"), "{mode}: {}", ended.stderr);
+        });
+    }
+}
+
+/// strace would wait for ever in its first read of a page that is away, where it stops threads by a filter.
+#[test]
+fn traced_by_a_filter() {
+    if !(need::userfaultfd() && need::programs(&["cc", "strace"])) {
+        return;
+    }
+    let scratch = common::scratch();
+    let binary = compiled("traced", scratch.path());
+    let strace = ["strace", "-f", "--seccomp-bpf", "-o", "/dev/null", binary.to_str().unwrap(), "40"];
+    let ended = run(
+        &Program::new("traced", &strace),
+        Some(&Ramfold::new(32 * MIB, &[])),
+        &scratch.path().join("run"),
+    );
+    assert_eq!(ended.status.code(), Some(125), "{}", ended.stderr);
+    assert!(ended.stderr.contains("leave out --seccomp-bpf"), "{}", ended.stderr);
+}
+
+/// A program whose instructions have closed ramfold's numbers goes on; what it forks then ends with a line.
+#[test]
+fn forked_after_numbers_were_closed() {
+    for mode in MODES {
+        in_32_mib("closed_past_libc", &["40", "forks"], &["--evict-mode", mode], |_, ended| {
+            assert!(ended.status.success(), "{mode}: {} {}", ended.status, ended.stderr);
+            let told = "memory cannot be held under the limit";
+            assert!(ended.stderr.contains(told), "{mode}: {}", ended.stderr);
+        });
+    }
+}

@@ -1,0 +1,36 @@
+//! Small C programs under small limits.
+
+use std::path::Path;
+
+use super::{Finished, Program, Ramfold, compiled, need, run, scratch};
+
+pub const MIB: u64 = 1 << 20;
+/// Both ways in which pages leave a program.
+pub const MODES: [&str; 2] = ["move", "wp"];
+
+pub fn program(name: &str, directory: &Path, arguments: &[&str]) -> Program {
+    let binary = compiled(name, directory);
+    Program::new(name, &[&[binary.to_str().unwrap()], arguments].concat())
+}
+
+/// Where there is nothing to compare with: runs a program under 32 MiB, with these options of `ramfold run`.
+pub fn in_32_mib(name: &str, arguments: &[&str], options: &[&str], check: impl FnOnce(&Ramfold, &Finished)) {
+    in_limit(32 * MIB, name, arguments, options, check);
+}
+
+/// The same under a limit in bytes.
+pub fn in_limit(
+    limit: u64,
+    name: &str,
+    arguments: &[&str],
+    options: &[&str],
+    check: impl FnOnce(&Ramfold, &Finished),
+) {
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = scratch();
+    let program = program(name, scratch.path(), arguments);
+    let ramfold = Ramfold::new(limit, options);
+    check(&ramfold, &run(&program, Some(&ramfold), &scratch.path().join("limited")));
+}
