@@ -139,7 +139,10 @@ pub struct Options {
     pub accept_stale: bool,
 
     /// Compressor, with a level if it has levels: lz4, lz4hc:9, zstd:-1, deflate:6, lzo-rle
-    #[arg(long, value_name = "NAME[:LEVEL]", default_value = "lz4", value_parser = names::compressor)]
+    ///
+    /// zstd can have a dictionary: see --recomp-algorithm.
+    #[arg(long, value_name = "NAME[:LEVEL][,dict=auto|PATH]", default_value = "lz4")]
+    #[arg(value_parser = names::compressor_of_disk)]
     pub comp_algorithm: String,
 
     /// Compressor for pages that stay for long, when the processor has time, or "none"
@@ -222,8 +225,8 @@ impl Options {
             )));
         }
         let store = Config {
-            compressor: self.comp_algorithm.clone(),
-            recomp_algorithm: self.recomp().0.map(str::to_owned),
+            compressor: self.compressor().to_owned(),
+            recomp_algorithm: self.recompressor().map(str::to_owned),
             zpool: self.zpool.clone(),
             accept_threshold_percent: self.accept_threshold_percent,
             same_filled_pages_enabled: !self.no_same_filled,
@@ -233,22 +236,29 @@ impl Options {
         Ok(Settings { size, mem_limit: self.mem_limit, store, backing: None })
     }
 
-    /// The compressor for pages that stay, and its dictionary.
-    fn recomp(&self) -> (Option<&str>, Option<&str>) {
-        let (name, dictionary) = names::apart(&self.recomp_algorithm);
-        (Some(name).filter(|name| *name != "none"), dictionary)
+    /// The compressor, without its dictionary.
+    fn compressor(&self) -> &str {
+        names::apart(&self.comp_algorithm).0
+    }
+
+    /// The compressor for pages that stay, without its dictionary.
+    fn recompressor(&self) -> Option<&str> {
+        Some(names::apart(&self.recomp_algorithm).0).filter(|name| *name != "none")
     }
 
     fn attributes(&self, volume: &Arc<Volume>) -> Result<Arc<Attributes>, Failure> {
-        let (recomp, dictionary) = self.recomp();
-        let attributes = Attributes::new(Arc::clone(volume), &self.comp_algorithm, recomp);
-        let setting = dictionary.map(|dictionary| Setting::AlgorithmParams {
-            algorithm: Algorithm::Priority(1),
-            level: None,
-            dictionary: Some(Wish::from(dictionary)),
-        });
-        let set = setting.map_or(Ok(()), |setting| attributes.set(setting));
-        set.map_err(|error| Failure::failed(format!("--recomp-algorithm: {error}")))?;
+        let attributes = Attributes::new(Arc::clone(volume), self.compressor(), self.recompressor());
+        let options =
+            [("--comp-algorithm", &self.comp_algorithm), ("--recomp-algorithm", &self.recomp_algorithm)];
+        for (priority, (option, text)) in options.into_iter().enumerate() {
+            let Some(dictionary) = names::apart(text).1 else { continue };
+            let setting = Setting::AlgorithmParams {
+                algorithm: Algorithm::Priority(priority),
+                level: None,
+                dictionary: Some(Wish::from(dictionary)),
+            };
+            attributes.set(setting).map_err(|error| Failure::failed(format!("{option}: {error}")))?;
+        }
         Ok(Arc::new(attributes))
     }
 

@@ -10,14 +10,23 @@ pub fn recompressor(name: &str) -> Result<String, String> {
     if name == "none" { Ok(name.to_owned()) } else { compressor(name) }
 }
 
-/// The same, with a dictionary for zstd: `zstd:9,dict=auto`. What it names is looked for later.
+/// A compressor that exists, and for zstd a dictionary: `zstd:9,dict=auto`. What that names is looked for later.
+pub fn compressor_of_disk(text: &str) -> Result<String, String> {
+    with_dictionary(text, compressor)
+}
+
+/// The same, or none.
 pub fn recompressor_of_disk(text: &str) -> Result<String, String> {
+    with_dictionary(text, recompressor)
+}
+
+fn with_dictionary(text: &str, check: fn(&str) -> Result<String, String>) -> Result<String, String> {
     match apart(text) {
         (name, Some("")) => Err(format!("{name}: which dictionary? (give dict=auto or dict=PATH)")),
         (name, Some(_)) if name.split(':').next() != Some("zstd") => {
             Err(format!("{name} has no dictionaries (give zstd, or no dict=)"))
         }
-        (name, _) => recompressor(name).map(|_| text.to_owned()),
+        (name, _) => check(name).map(|_| text.to_owned()),
     }
 }
 

@@ -217,6 +217,10 @@ fn what_is_wrong_is_told_in_one_line() {
         "--recomp-algorithm: dictionary /no/such/file: No such file",
     );
     told(&with(&format!("zstd:3,dict={file}")), 125, "a dictionary has 8 to 1048576 bytes, and this has 4");
+    let with = |comp| ["--size", "1G", "--unix", socket, "--comp-algorithm", comp];
+    told(&with("lz4,dict=auto"), 2, "lz4 has no dictionaries");
+    told(&with("none"), 2, "none");
+    told(&with("zstd:3,dict=/no/such/file"), 125, "--comp-algorithm: dictionary /no/such/file: No such file");
     told(&["--size", "1G", "--ublk=-1"], 2, "--ublk");
     if !Path::new("/dev/ublk-control").exists() {
         told(&["--size", "1G", "--ublk"], 125, "modprobe ublk_drv");

@@ -174,13 +174,13 @@ fn a_disk_outlives_its_server() {
     assert!(place.serve(&[]).contents() == image);
 }
 
-/// What is kept is compressed by --comp-algorithm, so the next server needs no dictionary.
+/// What is kept is compressed by --comp-algorithm, so the next server needs no dictionary: neither of pages that were
+/// compressed again, nor of those that were written with one.
 #[test]
 fn a_disk_outlives_its_dictionary() {
     let (place, image) = (Place::new(), bytes(1));
     let dictionary = place.0.path().join("dict");
     fs::write(&dictionary, &image[..64 << 10]).unwrap();
-    let disk = place.serve(&[]);
     let ctl = |words: &[&str]| {
         let mut command = command::command(&[&["ctl", "disk0"], words].concat());
         let Outcome { code, stdout, stderr } =
@@ -188,13 +188,29 @@ fn a_disk_outlives_its_dictionary() {
         assert_eq!(code, Some(0), "{stderr}");
         stdout
     };
+    let dict = format!("dict={}", dictionary.display());
+    let disk = place.serve(&[]);
     ctl(&["recomp_algorithm", "algo=zstd:3", "priority=1"]);
-    ctl(&["algorithm_params", "priority=1", &format!("dict={}", dictionary.display())]);
+    ctl(&["algorithm_params", "priority=1", &dict]);
     write(&disk, &image);
     ctl(&["recompress", "priority=1"]);
     let recompressed = ctl(&["block_state"]).lines().filter(|line| line.contains('r')).count();
     assert!(recompressed > 10, "{recompressed}");
     assert!(disk.contents() == image, "with the dictionary");
+    assert_eq!(disk.end(libc::SIGTERM), Some(0));
+
+    let disk = place.serve(&["--no-fresh", "--comp-algorithm", &format!("zstd:3,{dict}")]);
+    let params = ctl(&["algorithm_params"]);
+    assert!(params.starts_with("priority=0 algo=zstd level=3 dict=file dict_bytes=65536\n"), "{params}");
+    write(&disk, &image);
+    let compressed: u64 = ctl(&["mm_stat"]).split_whitespace().nth(1).unwrap().parse().unwrap();
+    ctl(&["algorithm_params", "priority=0", "dict=none"]);
+    write(&disk, &image);
+    let without: u64 = ctl(&["mm_stat"]).split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(compressed < without, "{compressed} bytes with the dictionary, {without} without");
+    ctl(&["algorithm_params", "priority=0", &dict]);
+    write(&disk, &image);
+    assert!(disk.contents() == image, "written with the dictionary");
     assert_eq!(disk.end(libc::SIGTERM), Some(0));
     fs::remove_file(&dictionary).unwrap();
     assert!(place.serve(&[]).contents() == image, "without it");

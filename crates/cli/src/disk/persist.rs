@@ -99,7 +99,7 @@ impl Kept {
             let (pages, age) = (image.pages(), ago(image.age()));
             say(&format!("disk: {path}: {pages} pages, as the disk was stopped {age} ago"));
         }
-        let (path, compressor) = (image.path().to_owned(), options.comp_algorithm.clone());
+        let (path, compressor) = (image.path().to_owned(), options.compressor().to_owned());
         Ok(Self { by: By::Image(image), path, compressor, is_durable: options.durable })
     }
 
