@@ -13,7 +13,6 @@
 
 mod books;
 pub mod control;
-pub mod crowd;
 pub mod door;
 pub mod effort;
 pub mod event;

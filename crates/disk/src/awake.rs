@@ -4,10 +4,8 @@
 //! reply pays for that with each request. The kernel does the same in itself (`drivers/cpuidle/governors/haltpoll.c`).
 //!
 //! Price: [`MOST`] of a processor that nobody else wants, whenever a client comes late. Guarantee: a client that did
-//! not come in time is waited for asleep, until it has come as soon again; and so is everyone where others want the
-//! processor ([`Crowd`]).
+//! not come in time is waited for asleep, until it has come as soon again.
 
-use ramfold_budget::crowd::Crowd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use std::io::{self, Read};
@@ -21,7 +19,6 @@ const MOST: Duration = Duration::from_micros(50);
 #[derive(Debug, Default)]
 pub(crate) struct Awake {
     expects: bool,
-    crowd: Crowd,
 }
 
 impl Awake {
@@ -34,11 +31,12 @@ impl Awake {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            self.expects = self.crowd.make_way() && begun.elapsed() < MOST;
+            self.expects = begun.elapsed() < MOST;
+            std::thread::yield_now();
         }
         let begun = Instant::now();
         let len = socket.read(out)?;
-        self.expects = begun.elapsed() < MOST && !self.crowd.is_there();
+        self.expects = begun.elapsed() < MOST;
         Ok(len)
     }
 }
