@@ -56,9 +56,14 @@ fn who_kills_the_keeper_kills_its_program() {
         assert!(begun.elapsed() < PATIENCE, "it has no keeper");
         std::thread::sleep(Duration::from_millis(5));
     };
-    // SAFETY: the process is the test's.
-    assert_eq!(unsafe { libc::kill(keeper.cast_signed(), libc::SIGKILL) }, 0);
+    kill(keeper);
     assert_eq!(run.wait().unwrap().code(), Some(128 + libc::SIGKILL));
+}
+
+/// A process of the test's.
+fn kill(pid: u32) {
+    // SAFETY: a plain system call.
+    assert_eq!(unsafe { libc::kill(pid.cast_signed(), libc::SIGKILL) }, 0);
 }
 
 /// The processes that run this program.
@@ -117,10 +122,7 @@ fn unmanageable() {
         told.starts_with("ramfold: the limit of 32 MiB is passed: programs that are not managed have 6"),
         "{told}"
     );
-    for child in common::memory::children(run.id()) {
-        // SAFETY: the process is the test's.
-        assert_eq!(unsafe { libc::kill(child.cast_signed(), libc::SIGKILL) }, 0);
-    }
+    common::memory::children(run.id()).into_iter().for_each(kill);
     assert_eq!(run.wait().unwrap().code(), Some(128 + libc::SIGKILL));
 }
 

@@ -188,6 +188,7 @@ fn a_disk_outlives_its_dictionary() {
         assert_eq!(code, Some(0), "{stderr}");
         stdout
     };
+    let stored = || ctl(&["mm_stat"]).split_whitespace().nth(1).unwrap().parse::<u64>().unwrap();
     let dict = format!("dict={}", dictionary.display());
     let disk = place.serve(&[]);
     ctl(&["recomp_algorithm", "algo=zstd:3", "priority=1"]);
@@ -203,10 +204,10 @@ fn a_disk_outlives_its_dictionary() {
     let params = ctl(&["algorithm_params"]);
     assert!(params.starts_with("priority=0 algo=zstd level=3 dict=file dict_bytes=65536\n"), "{params}");
     write(&disk, &image);
-    let compressed: u64 = ctl(&["mm_stat"]).split_whitespace().nth(1).unwrap().parse().unwrap();
+    let compressed = stored();
     ctl(&["algorithm_params", "priority=0", "dict=none"]);
     write(&disk, &image);
-    let without: u64 = ctl(&["mm_stat"]).split_whitespace().nth(1).unwrap().parse().unwrap();
+    let without = stored();
     assert!(compressed < without, "{compressed} bytes with the dictionary, {without} without");
     ctl(&["algorithm_params", "priority=0", &dict]);
     write(&disk, &image);

@@ -9,8 +9,8 @@
 //! tracer has a filter that sends it the system calls (proot, `strace --seccomp-bpf`): they fail in who has none. With
 //! such a filter strace would wait for ever in its first read of a page that is away, so the program ends with a line.
 //!
-//! Price: two files of /proc for each process that begins to be managed, or is forked from one that is. What its first
-//! thread of ramfold's finds holds for the others, which start with it.
+//! Price: a file of /proc for each process that begins to be managed, or is forked from one that is, and one or two of
+//! its tracer's where it has one. What its first thread of ramfold's finds holds for the others, which start with it.
 
 use std::ffi::c_void;
 use std::fs;

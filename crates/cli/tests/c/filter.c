@@ -1,16 +1,12 @@
 // A program that filters its own system calls (seccomp), as browsers and `file` do: a call that it does not let through kills it.
 // With a second argument it goes on for ever. What it lets through is what it makes itself. First the filter is for one thread (by prctl), then for all (TSYNC).
 #define _GNU_SOURCE
-#include "check.h"
+#include "refusing.h"
 
 #include <fcntl.h>
 #include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #if defined(__x86_64__)
@@ -37,12 +33,7 @@ static void put(struct sock_filter *lines, size_t count, bool all) {
 
 // One that lets all through but what nobody calls: behind it a process may fork.
 static void filter_little(void) {
-    struct sock_filter lines[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_swapon, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
+    struct sock_filter lines[] = REFUSING(SYS_swapon);
     put(lines, sizeof lines / sizeof *lines, true);
 }
 

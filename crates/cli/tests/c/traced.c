@@ -1,12 +1,9 @@
 /* System calls with arguments in memory that is away, under a tracer that reads them (strace -f): also of a forked child, and
  * behind a filter of system calls, as containers have it: `traced MIB [filtered]`. */
 #define _GNU_SOURCE
-#include "check.h"
+#include "refusing.h"
 
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #define PAGES 2048ul
@@ -20,16 +17,9 @@ static void write_all(int fd) {
     }
 }
 
-static void allow_all(void) {
-    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    struct sock_fprog filter = {1, &allow};
-    must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    must(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
-}
-
 int main(int argc, char **argv) {
     arguments(argc, argv);
-    if (argc > 2) allow_all();
+    if (argc > 2) refuse(SYS_swapon);
     int fd = open("/dev/null", O_WRONLY);
     memory = map_rw(PAGES * PAGE);
     for (size_t i = 0; i < PAGES; i++) fill(memory + i * PAGE, PAGE, i);
