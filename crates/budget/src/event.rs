@@ -1,5 +1,6 @@
 //! A wake-up call for one waiting thread, by futex: calls are never lost and cost nothing while it is awake.
 
+use crate::crowd::Crowd;
 use crate::futex::{self, AtomicU32, Ordering};
 use crate::time::now_ns;
 use std::time::Duration;
@@ -28,13 +29,14 @@ impl<const SHARED: bool> Event<SHARED> {
 
     /// As [`Event::wait`], but awake for the first `awake` of it. In a virtual machine a processor that goes idle
     /// takes 20-50 us to come back, and draws threads that wake up to it (the kernel's haltpoll governor exists for
-    /// this). Where others want the processor, it is theirs.
-    pub fn wait_awake(&self, awake: Duration, timeout: Duration) {
+    /// this). Where others want the processor, it is theirs, and the thread sleeps at once.
+    pub fn wait_awake(&self, awake: Duration, timeout: Duration, crowd: &mut Crowd) {
         const PAUSES: u32 = 64;
         let until = now_ns().saturating_add(u64::try_from(awake.as_nanos()).unwrap_or(u64::MAX));
-        while !self.is_called() && now_ns() < until {
+        let mut stays = !crowd.is_there();
+        while stays && !self.is_called() && now_ns() < until {
             (0..PAUSES).for_each(|_| std::hint::spin_loop());
-            std::thread::yield_now();
+            stays = crowd.make_way();
         }
         self.wait(timeout);
     }

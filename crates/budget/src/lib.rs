@@ -13,6 +13,7 @@
 
 mod books;
 pub mod control;
+pub mod crowd;
 pub mod door;
 pub mod effort;
 pub mod event;

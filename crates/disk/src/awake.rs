@@ -4,8 +4,10 @@
 //! reply pays for that with each request. The kernel does the same in itself (`drivers/cpuidle/governors/haltpoll.c`).
 //!
 //! Price: [`MOST`] of a processor that nobody else wants, whenever a client comes late. Guarantee: a client that did
-//! not come in time is waited for asleep, until it has come as soon again.
+//! not come in time is waited for asleep, until it has come as soon again; and so is everyone where others want the
+//! processor ([`Crowd`]).
 
+use ramfold_budget::crowd::Crowd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use std::io::{self, Read};
@@ -19,6 +21,7 @@ const MOST: Duration = Duration::from_micros(50);
 #[derive(Debug, Default)]
 pub(crate) struct Awake {
     expects: bool,
+    crowd: Crowd,
 }
 
 impl Awake {
@@ -31,12 +34,11 @@ impl Awake {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            self.expects = begun.elapsed() < MOST;
-            std::thread::yield_now();
+            self.expects = self.crowd.make_way() && begun.elapsed() < MOST;
         }
         let begun = Instant::now();
         let len = socket.read(out)?;
-        self.expects = begun.elapsed() < MOST;
+        self.expects = begun.elapsed() < MOST && !self.crowd.is_there();
         Ok(len)
     }
 }

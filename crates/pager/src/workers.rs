@@ -7,6 +7,7 @@ use crate::hold::Beat;
 use crate::staging::{Bell, STAGING_BLOCKS};
 use crate::trace::Trace;
 use crate::uffd::own_tid;
+use ramfold_budget::crowd::Crowd;
 use ramfold_budget::door::Door as _;
 use ramfold_budget::effort::until_low;
 use ramfold_budget::overdrawn::Overdrawn;
@@ -110,7 +111,7 @@ fn evict(engine: &Engine) {
     let mut evictor = Evictor::new(engine, 0..EVICTOR_BLOCKS);
     let mut recompressor = Recompressor::default();
     let mut overdrawn = Overdrawn::default();
-    let mut awake = Duration::ZERO;
+    let (mut awake, mut crowd) = (Duration::ZERO, Crowd::default());
     while !engine.stopping.load(Ordering::Acquire) {
         let pressed = {
             let _inside = engine.gate.enter();
@@ -127,7 +128,7 @@ fn evict(engine: &Engine) {
         }
         let (given_up, enter) = (engine.evictions.load(Ordering::Relaxed), || engine.gate.enter());
         recompressor.work(&engine.member, given_up, enter, || engine.evictor().is_called());
-        engine.evictor().wait_awake(awake, Duration::from_millis(if pressed { 5 } else { 50 }));
+        engine.evictor().wait_awake(awake, Duration::from_millis(if pressed { 5 } else { 50 }), &mut crowd);
         awake = Duration::ZERO;
     }
 }
