@@ -4,6 +4,10 @@
 //! leave memory. The store has a clock of its own ([`ramfold::Age`]). So it is noted now and then what both say, and
 //! the age of the page that would leave next is told by the budget's.
 //!
+//! A page that leaves the pool is read from a device when it is wanted again; one that leaves a program's resident
+//! memory is only compressed. The longer a page was not used, the less often it is wanted. So one that costs more is
+//! kept for longer: pages of the pool count as younger than they are ([`WORTH`]).
+//!
 //! Guarantee: where the budget has other members, a page comes in only if it fits; who brings it makes room first, or
 //! is refused.
 
@@ -20,6 +24,8 @@ use std::sync::{Mutex, PoisonError};
 /// Bytes that are given up in a turn.
 const LEAST: u64 = 64 << 10;
 const MOST: u64 = 1 << 20;
+/// How many times as old as a program's resident page a page of the pool has to be to leave before it.
+const WORTH: u64 = 4;
 /// Moments at which both clocks were noted.
 const MARKS: usize = 256;
 /// How long nothing is tried again after nothing could be given up, or no room was to be had, in nanoseconds.
@@ -61,9 +67,10 @@ impl Pooled {
         let (store, stats) = (member.store(), member.store().stats());
         let left = stats.written_back_pages + stats.dropped_pages;
         member.count(Counter::EvictedPages, left.saturating_sub(self.counted.swap(left, Relaxed)));
-        marks.note(store.time(), member.segment().clock());
+        let clock = member.segment().clock();
+        marks.note(store.time(), clock);
         let is_spent = now_ns() < self.spent_until.load(Relaxed);
-        let oldest = store.oldest().filter(|_| !is_spent).map(|age| marks.clock_of(age));
+        let oldest = store.oldest().filter(|_| !is_spent).map(|age| worth(marks.clock_of(age), clock));
         self.oldest.store(oldest.unwrap_or(NOTHING), Relaxed);
     }
 
@@ -114,6 +121,11 @@ impl Door for Pooled {
     }
 }
 
+/// What was used last at `since` counts as used last then, with [`WORTH`].
+fn worth(since: u64, clock: u64) -> u64 {
+    clock - clock.saturating_sub(since) / WORTH
+}
+
 /// What the store's time was when the budget's clock went on, in order.
 #[derive(Debug, Default)]
 struct Marks(VecDeque<(u32, u64)>);
@@ -158,5 +170,11 @@ mod tests {
         assert!((0..1000).all(|step| at(step) <= u64::from(step / 2) * 10), "never younger than it is");
         assert!((0..999).all(|step| at(step) <= at(step + 1)) && at(900) > 4400, "{}", at(900));
         assert!(marks.0.len() <= MARKS);
+    }
+
+    #[test]
+    fn a_page_of_the_pool_leaves_after_one_that_is_a_quarter_as_old() {
+        assert_eq!((worth(1000, 1000), worth(600, 1000), worth(0, 1000)), (1000, 900, 750));
+        assert_eq!(worth(1001, 1000), 1000, "noted after the clock was read");
     }
 }
