@@ -270,6 +270,23 @@ fn a_debugger_reads_what_was_away() {
     seen.end();
 }
 
+/// It stops ramfold's threads with the program's, so what it reads must be there.
+#[test]
+fn strace_attaches_to_all_threads() {
+    if !(need::userfaultfd() && need::programs(&["cc", "strace"])) {
+        return;
+    }
+    let (seen, directory) = (Seen::start(&[]), common::scratch());
+    let (pid, told) = (seen.pid.to_string(), directory.path().join("told"));
+    let strace = ["strace", "-q", "-f", "-p", &pid, "-o", told.to_str().unwrap()];
+    let mut strace = Running::start(&mut seen.debug(&strace));
+    let text = || std::fs::read_to_string(&told).unwrap_or_default();
+    within_a_minute("the program's calls are seen", || text().contains("poll("));
+    seen.end();
+    assert!(strace.child.wait().unwrap().success());
+    assert!(text().contains(r#"write(1, "0 wrong\n""#), "{}", text());
+}
+
 #[test]
 fn a_child_of_a_held_process_is_not_held() {
     if !(need::userfaultfd() && need::programs(&["python3"])) {
