@@ -207,6 +207,38 @@ fn circles(sources: &[Source]) -> BTreeSet<String> {
     found
 }
 
+/// What CONTRIBUTING.md tells of a page's way and is not so: a file that is not there, a name that no file of its step
+/// has. A file without a folder lies beside the one before.
+fn astray(text: &str, sources: &[Source]) -> Vec<String> {
+    let way = text.split("## A page's way").nth(1).and_then(|rest| rest.split("\n## ").next());
+    let mut steps: Vec<String> = vec![];
+    for line in way.unwrap_or_default().lines() {
+        if line.starts_with(|c: char| c.is_ascii_digit()) {
+            steps.push(String::new());
+        }
+        steps.last_mut().into_iter().for_each(|step| step.push_str(line));
+    }
+    let mut wrong = if steps.len() == 10 { vec![] } else { vec![format!("{} steps", steps.len())] };
+    for step in &steps {
+        let (files, names): (Vec<&str>, Vec<&str>) =
+            step.split('`').skip(1).step_by(2).partition(|word| word.ends_with(".rs"));
+        let (mut folder, mut code) = ("", String::new());
+        for file in files {
+            let path = if file.contains('/') { file.to_owned() } else { format!("{folder}/{file}") };
+            folder = file.rsplit_once('/').map_or(folder, |(folder, _)| folder);
+            match sources.iter().find(|source| source.path == path) {
+                Some(source) => code.push_str(source.code()),
+                None => wrong.push(format!("there is no {path}")),
+            }
+        }
+        let has =
+            |name: &str| code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name);
+        let unknown = names.iter().filter(|name| !name.split("::").all(has));
+        wrong.extend(unknown.map(|name| format!("no {name}: {step}")));
+    }
+    wrong
+}
+
 fn workspace() -> Vec<Source> {
     sources(Path::new(env!("CARGO_MANIFEST_DIR")))
 }
@@ -220,6 +252,19 @@ fn every_file_keeps_the_rules() {
 #[test]
 fn no_modules_import_each_other_in_a_circle() {
     assert_eq!(circles(&workspace()), BTreeSet::new());
+}
+
+#[test]
+fn the_way_of_a_page_is_as_it_is_told() {
+    let told = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("CONTRIBUTING.md")).unwrap();
+    let sources = workspace();
+    assert_eq!(astray(&told, &sources), Vec::<String>::new());
+    for (true_word, wrong_word) in [("bring_back", "bring_bock"), ("streams.rs", "stream.rs"), ("\n9. ", " ")]
+    {
+        assert!(
+            told.contains(true_word) && !astray(&told.replace(true_word, wrong_word), &sources).is_empty()
+        );
+    }
 }
 
 #[test]
