@@ -46,7 +46,11 @@ fn report(run: &Run, what: &str) {
         kinds.iter().zip(&changes).map(|(kind, count)| format!("{count} {kind}")).collect();
     let (checks, cells, sum) =
         (run.checks.load(Relaxed), run.cells.load(Relaxed), changes.iter().sum::<u64>());
-    eprintln!("{what}: {checks} checks of {cells} cells, {sum} changes ({})", told.join(", "));
+    let again = mapping::ASKED_AGAIN.load(Relaxed);
+    eprintln!(
+        "{what}: {checks} checks of {cells} cells, {sum} changes ({}), {again} asked again",
+        told.join(", ")
+    );
 }
 
 fn insist(run: &Run) {
