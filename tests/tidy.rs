@@ -102,6 +102,10 @@ fn sources(root: &Path) -> Vec<Source> {
     found
 }
 
+fn has_word(code: &str, wanted: &str) -> bool {
+    code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == wanted)
+}
+
 /// What is wrong with one file.
 fn complaints(source: &Source) -> Vec<String> {
     let mut wrong = vec![];
@@ -118,10 +122,7 @@ fn complaints(source: &Source) -> Vec<String> {
     }
     let lines: Vec<(usize, String)> = source.lines().collect();
     if !UNSAFE.iter().any(|listed| path.starts_with(listed)) && !source.is_test() {
-        let is_unsafe = |line: &str| {
-            let code = line.split("//").next().unwrap_or_default();
-            code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "unsafe")
-        };
+        let is_unsafe = |line: &str| has_word(line.split("//").next().unwrap_or_default(), "unsafe");
         let first = lines.iter().take(count).find(|(_, line)| is_unsafe(line));
         wrong.extend(first.map(|(at, _)| format!("{path}:{at}: unsafe, and not in tests/tidy/unsafe.in")));
     }
@@ -231,9 +232,7 @@ fn astray(text: &str, sources: &[Source]) -> Vec<String> {
                 None => wrong.push(format!("there is no {path}")),
             }
         }
-        let has =
-            |name: &str| code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name);
-        let unknown = names.iter().filter(|name| !name.split("::").all(has));
+        let unknown = names.iter().filter(|name| !name.split("::").all(|part| has_word(&code, part)));
         wrong.extend(unknown.map(|name| format!("no {name}: {step}")));
     }
     wrong

@@ -121,7 +121,7 @@ impl Door for Pooled {
     }
 }
 
-/// What was used last at `since` counts as used last then, with [`WORTH`].
+/// When a page of the pool that was used last at `since` counts as used last, both by the budget's clock.
 fn worth(since: u64, clock: u64) -> u64 {
     clock - clock.saturating_sub(since) / WORTH
 }

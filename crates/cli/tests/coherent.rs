@@ -46,7 +46,7 @@ fn report(run: &Run, what: &str) {
         kinds.iter().zip(&changes).map(|(kind, count)| format!("{count} {kind}")).collect();
     let (checks, cells, sum) =
         (run.checks.load(Relaxed), run.cells.load(Relaxed), changes.iter().sum::<u64>());
-    let again = mapping::ASKED_AGAIN.load(Relaxed);
+    let again = run.again.load(Relaxed);
     eprintln!(
         "{what}: {checks} checks of {cells} cells, {sum} changes ({}), {again} asked again",
         told.join(", ")
@@ -68,6 +68,7 @@ fn the_checker_finds_nothing_in_a_plain_directory() {
     report(&run, "plain directory");
     insist(&run);
     assert!(run.changes.iter().all(|count| count.load(Relaxed) > 0));
+    assert_eq!(run.again.load(Relaxed), 0);
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! ramfold's lzo beside liblzo2, and both beside what the kernel's zram makes of the same pages: `lzo-compare FILE`.
 //!
-//! Pages of one repeated byte and pages seen before are left out. Each round compresses all pages with one side and
-//! decompresses them again, then with the other; rates are medians, of one thread's processor time. What one side
-//! compressed the other has to restore. zram, where there is one, is written the same pages: it keeps as they are
-//! those that it thinks too poor, so its bytes are compared with a bound and not page by page.
+//! Same-filled pages and pages seen before are left out. In each round every codec compresses all pages and
+//! decompresses them again; rates are medians, of one thread's processor time. What lzo compressed liblzo2 has to
+//! restore, and the other way round. zram, where there is one, is written the same pages, and tells the sum of its
+//! bytes; it counts 4096 for a page that it thinks too poor.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use ramfold::codec::{Codec, by_name};
+use ramfold::codec::{Codec, CompressError, DecompressError, Scratch, by_name};
+use ramfold::page::same_filled;
 use ramfold::{PAGE_SIZE, Page};
 use ramfold_bench::comparison::median;
 use ramfold_bench::pages::Pages;
@@ -36,47 +37,17 @@ struct Options {
     rounds: usize,
 }
 
-/// A compressor and its decompressor.
-trait Side {
-    fn name(&self) -> String;
-    fn compress(&mut self, page: &Page, out: &mut [u8]) -> Result<usize>;
-    fn decompress(&mut self, data: &[u8], page: &mut Page) -> Result<()>;
-}
-
-struct Own {
-    codec: Box<dyn Codec>,
-    scratch: ramfold::codec::Scratch,
-}
-
-impl Own {
-    fn new(name: &str) -> Result<Self> {
-        let codec = by_name(name)?;
-        Ok(Self { scratch: codec.scratch(), codec })
-    }
-}
-
-impl Side for Own {
-    fn name(&self) -> String {
-        format!("ramfold {}", self.codec.name())
-    }
-
-    fn compress(&mut self, page: &Page, out: &mut [u8]) -> Result<usize> {
-        Ok(self.codec.compress(&mut self.scratch, page, out)?)
-    }
-
-    fn decompress(&mut self, data: &[u8], page: &mut Page) -> Result<()> {
-        Ok(self.codec.decompress(&mut self.scratch, data, page)?)
-    }
-}
-
 /// `lzo1x_1_compress` and `lzo1x_decompress_safe`.
 type Call = unsafe extern "C" fn(*const u8, usize, *mut u8, *mut usize, *mut c_void) -> c_int;
 
+/// `LZO1X_1_MEM_COMPRESS`, in words: 16384 pointers.
+const WORK: usize = 16384;
+
+/// liblzo2 as a codec; its working memory is a vector of [`WORK`] words.
+#[derive(Debug)]
 struct Library {
     compress: Call,
     decompress: Call,
-    /// `LZO1X_1_MEM_COMPRESS`: 16384 pointers.
-    work: Vec<u64>,
 }
 
 impl Library {
@@ -91,33 +62,39 @@ impl Library {
             // SAFETY: lzo1x.h declares both functions so.
             Ok(unsafe { std::mem::transmute::<*mut c_void, Call>(found) })
         };
-        let (compress, decompress) = (find(c"lzo1x_1_compress")?, find(c"lzo1x_decompress_safe")?);
-        Ok(Self { compress, decompress, work: vec![0; 16384] })
-    }
-
-    fn call(&mut self, call: Call, from: &[u8], to: &mut [u8]) -> Result<usize> {
-        let mut len = to.len();
-        // SAFETY: both lengths are told; `to` has room for the worst case of a page, and `work` for what is asked.
-        let error = unsafe {
-            call(from.as_ptr(), from.len(), to.as_mut_ptr(), &raw mut len, self.work.as_mut_ptr().cast())
-        };
-        ensure!(error == 0, "liblzo2 answers {error}");
-        Ok(len)
+        Ok(Self { compress: find(c"lzo1x_1_compress")?, decompress: find(c"lzo1x_decompress_safe")? })
     }
 }
 
-impl Side for Library {
-    fn name(&self) -> String {
-        "liblzo2".into()
+/// The length of what it made, if it could.
+fn call(call: Call, from: &[u8], to: &mut [u8], scratch: &mut Scratch) -> Option<usize> {
+    let (mut len, work) = (to.len(), scratch.downcast_mut::<Vec<u64>>()?);
+    // SAFETY: both lengths are told; `to` has room for the worst case of a page, and `work` for what is asked.
+    let error =
+        unsafe { call(from.as_ptr(), from.len(), to.as_mut_ptr(), &raw mut len, work.as_mut_ptr().cast()) };
+    (error == 0).then_some(len)
+}
+
+impl Codec for Library {
+    fn name(&self) -> &'static str {
+        "liblzo2"
     }
 
-    fn compress(&mut self, page: &Page, out: &mut [u8]) -> Result<usize> {
-        self.call(self.compress, page, out)
+    fn level(&self) -> Option<i32> {
+        None
     }
 
-    fn decompress(&mut self, data: &[u8], page: &mut Page) -> Result<()> {
-        ensure!(self.call(self.decompress, data, page)? == PAGE_SIZE, "liblzo2 restores no whole page");
-        Ok(())
+    fn scratch(&self) -> Scratch {
+        Box::new(vec![0_u64; WORK])
+    }
+
+    fn compress(&self, scratch: &mut Scratch, page: &Page, out: &mut [u8]) -> Result<usize, CompressError> {
+        call(self.compress, page, out, scratch).ok_or(CompressError::Failed)
+    }
+
+    fn decompress(&self, scratch: &mut Scratch, data: &[u8], page: &mut Page) -> Result<(), DecompressError> {
+        let whole = call(self.decompress, data, page, scratch) == Some(PAGE_SIZE);
+        whole.then_some(()).ok_or(DecompressError)
     }
 }
 
@@ -128,29 +105,26 @@ struct Turn {
     decompress: Duration,
 }
 
-fn turn(side: &mut dyn Side, pages: &[Page]) -> Result<Turn> {
-    let mut out = [0; MOST];
+fn turn(codec: &dyn Codec, pages: &[Page]) -> Result<Turn> {
+    let (mut scratch, mut out, mut page) = (codec.scratch(), [0; MOST], [0; PAGE_SIZE]);
     let mut compressed: Vec<Vec<u8>> = pages.iter().map(|_| Vec::with_capacity(MOST)).collect();
     let begun = thread_time();
     for (page, kept) in pages.iter().zip(&mut compressed) {
-        let len = side.compress(page, &mut out)?;
+        let len = codec.compress(&mut scratch, page, &mut out)?;
         kept.extend_from_slice(&out[..len]);
     }
     let compress = thread_time() - begun;
-    let mut page = [0; PAGE_SIZE];
     let begun = thread_time();
-    compressed.iter().try_for_each(|data| side.decompress(data, &mut page))?;
+    compressed.iter().try_for_each(|data| codec.decompress(&mut scratch, data, &mut page))?;
     Ok(Turn { compressed, compress, decompress: thread_time() - begun })
 }
 
-/// What one side compressed the other restores.
-fn check(side: &mut dyn Side, compressed: &[Vec<u8>], pages: &[Page]) -> Result<()> {
-    let mut restored = [0; PAGE_SIZE];
+/// The codec restores what another has compressed.
+fn check(codec: &dyn Codec, compressed: &[Vec<u8>], pages: &[Page]) -> Result<()> {
+    let (mut scratch, mut restored) = (codec.scratch(), [0; PAGE_SIZE]);
     for (data, page) in compressed.iter().zip(pages) {
-        side.decompress(data, &mut restored)?;
-        if restored != *page {
-            bail!("{} restores another page", side.name());
-        }
+        codec.decompress(&mut scratch, data, &mut restored)?;
+        ensure!(restored == *page, "{} restores another page", codec.name());
     }
     Ok(())
 }
@@ -161,8 +135,7 @@ fn distinct(options: &Options) -> Result<Vec<Page>> {
     for number in 0..size / PAGE_SIZE as u64 {
         let mut page = [0; PAGE_SIZE];
         all.fill(number, &mut page)?;
-        let is_filled = page.iter().all(|byte| *byte == page[0]);
-        if found.len() < options.pages && !is_filled && seen.insert(page) {
+        if found.len() < options.pages && same_filled(&page).is_none() && seen.insert(page) {
             found.push(page);
         }
     }
@@ -184,26 +157,25 @@ fn main() -> Result<()> {
     let options = Options::parse();
     let pages = distinct(&options)?;
     let original = (pages.len() * PAGE_SIZE) as f64;
-    let mut sides: [Box<dyn Side>; 3] =
-        [Box::new(Own::new("lzo")?), Box::new(Library::load()?), Box::new(Own::new("lzo-rle")?)];
+    let codecs: [Box<dyn Codec>; 3] = [by_name("lzo")?, Box::new(Library::load()?), by_name("lzo-rle")?];
     let mut turns: [Vec<Turn>; 3] = Default::default();
     for _ in 0..options.rounds {
-        for (side, turns) in sides.iter_mut().zip(&mut turns) {
-            turns.push(turn(side.as_mut(), &pages)?);
+        for (codec, turns) in codecs.iter().zip(&mut turns) {
+            turns.push(turn(codec.as_ref(), &pages)?);
         }
     }
-    check(sides[0].as_mut(), &turns[1][0].compressed, &pages)?;
-    check(sides[1].as_mut(), &turns[0][0].compressed, &pages)?;
+    check(codecs[0].as_ref(), &turns[1][0].compressed, &pages)?;
+    check(codecs[1].as_ref(), &turns[0][0].compressed, &pages)?;
     println!("{} different pages; MB/s of processor time, medians of {}", pages.len(), options.rounds);
     println!("{:<16} {:>8} {:>10} {:>10}", "", "ratio", "compress", "decompress");
-    for (side, turns) in sides.iter().zip(&turns) {
+    for (codec, turns) in codecs.iter().zip(&turns) {
         let rate = |time: fn(&Turn) -> Duration| {
             median(turns.iter().map(|turn| original / 1e6 / time(turn).as_secs_f64()).collect())
                 .unwrap_or(f64::NAN)
         };
         let bytes: usize = turns[0].compressed.iter().map(Vec::len).sum();
         let (compress, decompress) = (rate(|turn| turn.compress), rate(|turn| turn.decompress));
-        println!("{:<16} {:>8.3} {compress:>10.0} {decompress:>10.0}", side.name(), original / bytes as f64);
+        println!("{:<16} {:>8.3} {compress:>10.0} {decompress:>10.0}", codec.name(), original / bytes as f64);
     }
     for name in ["lzo", "lzo-rle"] {
         match in_zram(name, &pages) {

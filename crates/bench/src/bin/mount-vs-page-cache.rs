@@ -40,7 +40,7 @@ struct Options {
     /// Where the files are: a directory on a disk, or on a loop device
     #[arg(long, default_value = "/var/tmp")]
     directory: PathBuf,
-    /// Memory of each side in all, in MiB, or as 128M
+    /// Memory of each side in all, as 128M, or in bytes
     #[arg(long, default_value = "128M", value_parser = size)]
     memory: u64,
     /// What of it is ramfold's limit (-m); by default 13/16, so that 104M of 128M

@@ -21,6 +21,8 @@ pub const HALF: &str = "half/";
 /// How long a quarter of the files is changed. In the time of the others what was read of a file is kept: its version
 /// has settled.
 const QUARTER: Duration = Duration::from_secs(4);
+/// How long a page of a mapping is asked for again that the kernel takes for one behind the end.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Handles that a thread keeps open.
 const KEPT: usize = 4;
 
@@ -55,6 +57,8 @@ pub struct Run {
     pub failures: Mutex<Vec<String>>,
     pub checks: AtomicU64,
     pub cells: AtomicU64,
+    /// Pages of mappings that were asked for again.
+    pub again: AtomicU64,
     /// By kind: write, mapping, truncate, append, rename over, unlink and create.
     pub changes: [AtomicU64; 6],
 }
@@ -103,7 +107,7 @@ impl Run {
         let (behind, through) = (behind.to_owned(), through.to_owned());
         let names = (0..files).map(name).collect();
         let (ended, failures) = (AtomicBool::new(false), Mutex::new(vec![]));
-        let (checks, cells, changes) = (AtomicU64::new(0), AtomicU64::new(0), Default::default());
+        let ([checks, cells, again], changes) = (Default::default(), Default::default());
         let (recent, clock, begun) = (Mutex::default(), Clock::default(), Instant::now());
         Self {
             through,
@@ -118,6 +122,7 @@ impl Run {
             failures,
             checks,
             cells,
+            again,
             changes,
         }
     }
@@ -344,9 +349,25 @@ impl<'run> Client<'run> {
         let path = self.run.through.join(&name.name);
         let file = File::open(&path).map_err(told("open", &path))?;
         let mapping = Mapping::new(&file, size * CELL, false).map_err(told("map", &path))?;
-        let bytes = mapping.read(from * CELL, len * CELL).map_err(lost(&file, &path, size))?;
+        let read = || mapping.read(from * CELL, len * CELL);
+        let bytes = self.surely(&file, read).map_err(lost(&file, &path, size))?;
         self.run.counted(len);
         body.judge(from, &before, &bytes).map_err(|why| format!("{} mapped: {why}", name.name))
+    }
+
+    /// While a file grows behind the mount, the kernel may take one of its pages for one behind the end, though it has
+    /// told the length, until it is asked for it again (docs/mount.md).
+    fn surely<T>(&self, file: &File, read: impl Fn() -> std::io::Result<T>) -> std::io::Result<T> {
+        let begun = Instant::now();
+        loop {
+            match read() {
+                Err(error) if error.raw_os_error() == Some(libc::EFAULT) && begun.elapsed() < AGAIN => {
+                    self.run.again.fetch_add(1, Relaxed);
+                    file.metadata()?;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Whether the name leads to its last body in this directory for sure.

@@ -4,22 +4,16 @@
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a length is waited for. That it comes soon is seen by reads.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a page is asked for again that the kernel took for one behind the end.
-const AGAIN: Duration = Duration::from_secs(1);
-/// How many were.
-pub static ASKED_AGAIN: AtomicU64 = AtomicU64::new(0);
 
 /// A mapping of a file that nobody makes shorter meanwhile.
 pub struct Mapping {
     at: *mut u8,
     len: usize,
     beside: File,
-    file: File,
 }
 
 impl Mapping {
@@ -39,14 +33,13 @@ impl Mapping {
         let rights = if to_write { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a new mapping, at an address that nobody has.
         let at = unsafe { mmap(std::ptr::null_mut(), len, rights, MapFlags::SHARED, file, 0) }?;
-        Ok(Self { at: at.cast(), len, beside, file: file.try_clone()? })
+        Ok(Self { at: at.cast(), len, beside })
     }
 
     pub fn read(&self, from: usize, len: usize) -> std::io::Result<Vec<u8>> {
         assert!(from + len <= self.len);
         // SAFETY: the mapping is this long; nothing but the kernel looks at the bytes, which others may change.
-        let mapped = unsafe { std::slice::from_raw_parts(self.at.add(from), len) };
-        self.copy(|| self.beside.write_all_at(mapped, 0))?;
+        self.beside.write_all_at(unsafe { std::slice::from_raw_parts(self.at.add(from), len) }, 0)?;
         let mut bytes = vec![0; len];
         self.beside.read_exact_at(&mut bytes, 0)?;
         Ok(bytes)
@@ -55,27 +48,9 @@ impl Mapping {
     pub fn write(&mut self, from: usize, bytes: &[u8]) -> std::io::Result<()> {
         assert!(from + bytes.len() <= self.len);
         self.beside.write_all_at(bytes, 0)?;
-        let start = self.at.wrapping_add(from);
-        self.copy(|| {
-            // SAFETY: as above; this range of the file has no other writer.
-            let mapped = unsafe { std::slice::from_raw_parts_mut(start, bytes.len()) };
-            self.beside.read_exact_at(mapped, 0)
-        })
-    }
-
-    /// While a file grows behind the mount, the kernel may take one of its pages for one behind the end, though it has
-    /// told the length, until it is asked for it again (docs/mount.md).
-    fn copy(&self, copy: impl Fn() -> std::io::Result<()>) -> std::io::Result<()> {
-        let begun = Instant::now();
-        loop {
-            match copy() {
-                Err(error) if error.raw_os_error() == Some(libc::EFAULT) && begun.elapsed() < AGAIN => {
-                    ASKED_AGAIN.fetch_add(1, Ordering::Relaxed);
-                    self.file.metadata()?;
-                }
-                done => return done,
-            }
-        }
+        // SAFETY: as above; this range of the file has no other writer.
+        self.beside
+            .read_exact_at(unsafe { std::slice::from_raw_parts_mut(self.at.add(from), bytes.len()) }, 0)
     }
 
     pub fn sync(&self) -> std::io::Result<()> {
