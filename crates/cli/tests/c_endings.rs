@@ -46,18 +46,31 @@ fn who_kills_the_keeper_kills_its_program() {
     let begun = std::time::Instant::now();
     let its_own = scratch.path().join("filter");
     let keeper = loop {
-        // The keeper's parent has ended at once: it is no descendant of the program.
+        // Who made the keeper was a child of the program's for a moment, and the keeper is none.
         let family = common::memory::children(run.id());
-        let others: Vec<u32> = running(&its_own).into_iter().filter(|pid| !family.contains(pid)).collect();
-        if let ([_], [keeper]) = (&family[..], &others[..]) {
-            break *keeper;
+        let is_keeper = |pid: &u32| {
+            let parent = common::memory::parent(*pid);
+            !family.contains(pid) && parent.is_some_and(|parent| !family.contains(&parent))
+        };
+        if let ([_], Some(keeper)) = (&family[..], running(&its_own).into_iter().find(is_keeper)) {
+            break keeper;
         }
         assert!(run.try_wait().unwrap().is_none(), "it has ended before it had a keeper");
         assert!(begun.elapsed() < PATIENCE, "it has no keeper");
         std::thread::sleep(Duration::from_millis(5));
     };
     kill(keeper);
-    assert_eq!(run.wait().unwrap().code(), Some(128 + libc::SIGKILL));
+    let ended = loop {
+        if let Some(status) = run.try_wait().unwrap() {
+            break status;
+        }
+        if begun.elapsed() >= PATIENCE {
+            run.kill().unwrap();
+            panic!("it goes on without its keeper");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!(ended.code(), Some(128 + libc::SIGKILL));
 }
 
 /// A process of the test's.

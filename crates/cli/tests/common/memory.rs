@@ -81,6 +81,12 @@ pub fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
+/// The parent of a process that has not ended.
+pub fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
 /// The child of a process that has no other.
 pub fn only_child(pid: u32) -> u32 {
     let children = children(pid);
