@@ -57,6 +57,7 @@ properties!(
     own_malloc,
     own_stacks,
     pinned,
+    protection_keys,
     raw_calls,
     raw_clone,
     realloc_big,

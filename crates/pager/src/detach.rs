@@ -1,9 +1,9 @@
 //! Detaching: cold pages out of the program, into the staging window, in each of the ways there are.
 //!
 //! UFFDIO_MOVE takes a run of them at once. Where the program has other rights to pages than the window gives, but
-//! may write them, the window gets those for as long as the move lasts. Where MOVE is missing: write-protect, copy,
-//! drop. Pages that may not be written are copied and dropped with the space locked. What neither moves nor can be
-//! copied stays.
+//! may write them, the window gets those for as long as the move lasts, and their protection key. Where MOVE is
+//! missing: write-protect, copy, drop. Pages that may not be written are copied and dropped with the space locked.
+//! What neither moves nor can be copied stays.
 //!
 //! All of it under the group's lock. Guarantee: a page is Evicting if and only if the window has it.
 
@@ -23,7 +23,8 @@ const STUCK: u16 = 12;
 /// What kept pages from being moved.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
-    /// The program may do other things with them than with the window: not write them, or execute them too.
+    /// The program may do other things with them than with the window: not write them, execute them too, or use them
+    /// by another protection key.
     pub(crate) unlike: bool,
 }
 
@@ -97,15 +98,15 @@ pub(crate) fn detach_unlike(
                 continue;
             }
             // A program can have all that it may read be executable as well (personality).
-            let unlike = area.prot != Prot::READ_WRITE;
+            let unlike = area.prot != Prot::READ_WRITE || area.key != 0;
             let rights = if unlike { area.prot.0 } else { area.prot.0 | libc::PROT_EXEC };
             let from = run.start + (part.start - start) / PAGE;
             let pages = from..from + part.len() / PAGE;
             let window = staging + from * PAGE;
             // Its own memory; refused, nothing is moved.
-            if sys::protect(window, part.len(), rights).is_ok() {
+            if sys::protect_as(window, part.len(), rights, 0, area.key).is_ok() {
                 detached |= detach(engine, &group, (first, there), pages, staging, &mut Refused::default());
-                let _ = sys::protect(window, part.len(), Prot::READ_WRITE.0);
+                let _ = sys::protect_as(window, part.len(), Prot::READ_WRITE.0, area.key, 0);
             }
         }
     }

@@ -78,26 +78,41 @@ impl Pager {
     /// # Errors
     /// [`MapError::NoMemory`] if part of the range is not mapped, or what the kernel answers.
     pub fn protect(&self, addr: usize, len: usize, prot: Prot) -> Result<(), MapError> {
+        self.protect_mapped(addr, len, prot, None)
+    }
+
+    /// pkey_mprotect with a key of the program's own, or 0.
+    ///
+    /// # Errors
+    /// As [`Pager::protect`].
+    pub fn protect_with_key(&self, addr: usize, len: usize, prot: Prot, key: u8) -> Result<(), MapError> {
+        self.protect_mapped(addr, len, prot, Some(key))
+    }
+
+    fn protect_mapped(&self, addr: usize, len: usize, prot: Prot, key: Option<u8>) -> Result<(), MapError> {
         let range = self.checked(addr, len)?;
         let _inside = self.gate.enter();
         let mut space = self.space();
         if !space.is_mapped(&range) {
             return Err(MapError::NoMemory);
         }
-        self.set_prot(&mut space, range, prot, Opener::Program)
+        self.set_prot(&mut space, range, prot, key, Opener::Program)
     }
 
+    /// Without a key, each page keeps the one that it has.
     fn set_prot(
         &self,
         space: &mut Space,
         range: Range<usize>,
         prot: Prot,
+        key: Option<u8>,
         opened_by: Opener,
     ) -> Result<(), MapError> {
         for (part, area) in space.areas_in(&range) {
-            sys::protect(part.start, part.len(), prot.0)?;
+            let key = key.unwrap_or(area.key);
+            sys::protect_as(part.start, part.len(), prot.0, area.key, key)?;
             if area.kind == Kind::Anonymous {
-                self.enter(space, part, Area { prot, untouched: false, opened_by, ..area })?;
+                self.enter(space, part, Area { prot, key, untouched: false, opened_by, ..area })?;
             }
         }
         Ok(())
@@ -128,18 +143,18 @@ impl Pager {
             && area.untouched
         {
             let more = range.start..next.end.min(reserved);
-            if more.end > range.end && self.set_prot(&mut space, more, open.prot, Opener::Malloc).is_ok() {
+            if more.end > range.end
+                && self.set_prot(&mut space, more, open.prot, None, Opener::Malloc).is_ok()
+            {
                 return Ok(());
             }
         }
-        self.set_prot(&mut space, range, open.prot, Opener::Malloc)
+        self.set_prot(&mut space, range, open.prot, None, Opener::Malloc)
     }
 
     /// Lets the program use anonymous memory that was inaccessible.
     fn open(&self, space: &mut Space, range: Range<usize>, area: Area) -> Result<(), MapError> {
-        if area.prot.0 != 0 {
-            sys::protect(range.start, range.len(), area.prot.0)?;
-        }
+        give_rights(&range, area)?;
         self.enter(space, range, area)
     }
 
@@ -225,9 +240,7 @@ impl Pager {
             }
         };
         // What is moved to a locked place could not be put there.
-        if area.prot.0 != 0 {
-            sys::protect(to.start, to.len(), area.prot.0)?;
-        }
+        give_rights(&to, area)?;
         space.set(to.clone(), Area { locked: false, ..area });
         let moved = from.start..from.start + from.len().min(new_len);
         if area.locked {
@@ -335,8 +348,8 @@ impl Pager {
             if area.stays() {
                 sys::lock(part.start, part.len(), false)?;
             }
-            if area.prot.0 != 0 {
-                sys::protect(part.start, part.len(), 0)?;
+            if area.prot.0 != 0 || area.key != 0 {
+                sys::protect_as(part.start, part.len(), 0, area.key, 0)?;
             }
             self.drop_pages(&part, false)?;
             if !area.in_dumps && self.engine().is_none() {
@@ -398,6 +411,14 @@ impl Pager {
         let inside = self.range().start <= addr && end <= self.range().end;
         if inside && addr.is_multiple_of(PAGE) { Ok(addr..end) } else { Err(MapError::Invalid) }
     }
+}
+
+/// Gives memory that was free the rights of an area.
+fn give_rights(range: &Range<usize>, area: Area) -> Result<(), Errno> {
+    if area.prot.0 == 0 && area.key == 0 {
+        return Ok(());
+    }
+    sys::protect_as(range.start, range.len(), area.prot.0, 0, area.key)
 }
 
 /// mremap of a range that may consist of several mappings of the kernel's: halves until each part lies in one.

@@ -50,6 +50,8 @@ pub(crate) struct Area {
     pub(crate) untouched: bool,
     pub(crate) opened_by: Opener,
     pub(crate) on_fork: OnFork,
+    /// Its protection key; 0 is the one that all memory has (pkeys(7)).
+    pub(crate) key: u8,
     /// Not MADV_DONTDUMP.
     pub(crate) in_dumps: bool,
 }
@@ -61,7 +63,7 @@ impl Area {
         let opened_by = Opener::Program;
         let untouched = prot.0 == 0;
         let kind = Kind::Anonymous;
-        Self { prot, kind, locked: false, kept: false, untouched, opened_by, on_fork, in_dumps: true }
+        Self { prot, kind, locked: false, kept: false, untouched, opened_by, on_fork, key: 0, in_dumps: true }
     }
 
     /// Nothing of it is evicted: it is locked in the kernel.

@@ -113,6 +113,34 @@ pub(crate) fn protect(addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
     unsafe { rustix::mm::mprotect(std::ptr::with_exposed_provenance_mut(addr), len, flags) }
 }
 
+/// As [`protect`], and gives the pages a protection key (pkeys(7)).
+fn protect_with_key(addr: usize, len: usize, prot: i32, key: u8) -> Result<(), Errno> {
+    // SAFETY: as in `protect`.
+    match unsafe { libc::syscall(libc::SYS_pkey_mprotect, addr, len, prot, i32::from(key)) } {
+        -1 => Err(last_errno()),
+        _ => Ok(()),
+    }
+}
+
+/// [`protect`] of pages that have one protection key and are to have another.
+pub(crate) fn protect_as(addr: usize, len: usize, prot: i32, had: u8, key: u8) -> Result<(), Errno> {
+    if had == key { protect(addr, len, prot) } else { protect_with_key(addr, len, prot, key) }
+}
+
+/// Lets the calling thread, one of the pager's, use memory of any protection key. A thread begins with its creator's
+/// rights, and those of a program that uses keys are few.
+pub(crate) fn use_all_keys() {
+    #[cfg(target_arch = "x86_64")]
+    {
+        /// In ECX of CPUID's leaf 7: the system has switched protection keys on.
+        const OSPKE: u32 = 1 << 4;
+        if std::arch::x86_64::__cpuid_count(7, 0).ecx & OSPKE != 0 {
+            // SAFETY: sets this thread's rights to user pages, and nothing else. It refuses nothing.
+            unsafe { std::arch::asm!("wrpkru", in("eax") 0, in("ecx") 0, in("edx") 0, options(nostack)) };
+        }
+    }
+}
+
 /// Drops the pages: the next touch finds them missing.
 pub(crate) fn discard(addr: usize, len: usize) -> Result<(), Errno> {
     advise(addr, len, Advice::LinuxDontNeed)

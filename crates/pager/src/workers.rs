@@ -5,6 +5,7 @@ use crate::evict::Evictor;
 use crate::fault::Handler;
 use crate::hold::Beat;
 use crate::staging::{Bell, STAGING_BLOCKS};
+use crate::sys;
 use crate::trace::Trace;
 use crate::uffd::own_tid;
 use ramfold_budget::crowd::Crowd;
@@ -85,6 +86,7 @@ fn spawn(engine: &Arc<Engine>, name: &'static str, body: fn(&Arc<Engine>)) -> Re
     let engine = Arc::clone(engine);
     let body = move || {
         let fatal = FatalPanic(&engine);
+        sys::use_all_keys();
         {
             // As with all locks: a child is forked while nobody has one.
             let _inside = engine.gate.enter();

@@ -240,6 +240,7 @@ static long of_memory(long number, const long a[6]) {
     case SYS_mmap: return (long)mmap(at, size, (int)a[2], (int)a[3], (int)a[4], a[5]);
     case SYS_munmap: return munmap(at, size);
     case SYS_mprotect: return mprotect(at, size, (int)a[2]);
+    case SYS_pkey_mprotect: return pkey_mprotect(at, size, (int)a[2], (int)a[3]);
     case SYS_mremap: return (long)mremap(at, size, (size_t)a[2], (int)a[3], (void *)a[4]);
     case SYS_madvise: return madvise(at, size, (int)a[2]);
     case SYS_mincore: return mincore(at, size, (unsigned char *)a[2]);

@@ -138,8 +138,6 @@ pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) ->
     })
 }
 
-/// Managed memory has no protection keys but the default one.
-///
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
@@ -150,9 +148,9 @@ pub unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, prot: c_in
     }
     #[allow(clippy::cast_sign_loss)] // the kernel takes an int
     let rest = [uint(prot), key as usize, 0];
-    on_parts(libc::SYS_pkey_mprotect, addr.addr(), len, rest, move |pager, addr, len| match key {
-        0 => pager.protect(addr, len, Prot(prot)),
-        _ => Err(MapError::Invalid),
+    on_parts(libc::SYS_pkey_mprotect, addr.addr(), len, rest, move |pager, addr, len| {
+        let key = u8::try_from(key).map_err(|_| MapError::Invalid)?;
+        pager.protect_with_key(addr, len, Prot(prot), key)
     })
 }
 
