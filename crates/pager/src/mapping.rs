@@ -99,7 +99,8 @@ impl Pager {
         self.set_prot(&mut space, range, prot, key, Opener::Program)
     }
 
-    /// Without a key, each page keeps the one that it has.
+    /// Without a key, each page keeps the one that it has. A key is always told to the kernel: what foreign memory has
+    /// is not known here.
     fn set_prot(
         &self,
         space: &mut Space,
@@ -109,8 +110,11 @@ impl Pager {
         opened_by: Opener,
     ) -> Result<(), MapError> {
         for (part, area) in space.areas_in(&range) {
+            match key {
+                Some(key) => sys::protect_with_key(part.start, part.len(), prot.0, key)?,
+                None => sys::protect(part.start, part.len(), prot.0)?,
+            }
             let key = key.unwrap_or(area.key);
-            sys::protect_as(part.start, part.len(), prot.0, area.key, key)?;
             if area.kind == Kind::Anonymous {
                 self.enter(space, part, Area { prot, key, untouched: false, opened_by, ..area })?;
             }

@@ -114,7 +114,7 @@ pub(crate) fn protect(addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
 }
 
 /// As [`protect`], and gives the pages a protection key (pkeys(7)).
-fn protect_with_key(addr: usize, len: usize, prot: i32, key: u8) -> Result<(), Errno> {
+pub(crate) fn protect_with_key(addr: usize, len: usize, prot: i32, key: u8) -> Result<(), Errno> {
     // SAFETY: as in `protect`.
     match unsafe { libc::syscall(libc::SYS_pkey_mprotect, addr, len, prot, i32::from(key)) } {
         -1 => Err(last_errno()),

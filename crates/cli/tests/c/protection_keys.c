@@ -115,6 +115,17 @@ int main(int argc, char **argv) {
     press();
     must(holds(at, SIZE, 3) && holds(next, SIZE, 4));
     rights(0);
+    /* A file over it has a key as other memory has. */
+    int file = memfd_create("file", 0);
+    must(file >= 0 && ftruncate(file, (off_t)SIZE) == 0);
+    must(mmap(at, SIZE, RW, MAP_SHARED | MAP_FIXED, file, 0) == at);
+    must(pkey_mprotect(at, SIZE, RW, key) == 0);
+    check_key(at);
+    must(pkey_mprotect(at, SIZE, RW, 0) == 0);
+    rights(PKEY_DISABLE_ACCESS);
+    must(zero(at, SIZE));
+    rights(0);
+
     must(pkey_mprotect(next, SIZE, RW, key) == 0);
     check_key(next);
     must(pkey_mprotect(next, SIZE, RW, 0) == 0);
