@@ -29,9 +29,9 @@ use std::process::ExitCode;
 /// Compressed memory for Linux programs, in user space.
 #[derive(Debug, Parser)]
 #[command(name = "ramfold", version, propagate_version = true)]
-struct Cli {
+struct Cli<C: Subcommand> {
     #[command(subcommand)]
-    command: Command,
+    command: C,
 }
 
 #[derive(Debug, Subcommand)]
@@ -51,8 +51,33 @@ enum Command {
     Man(manners::Man),
 }
 
+/// `run` and no other: a program waits for its start, and to build the options of all commands takes as long as much of
+/// the rest.
+#[derive(Debug, Subcommand)]
+enum Started {
+    Run(run::Options),
+}
+
 fn main() -> ExitCode {
-    let done = match Cli::try_parse() {
+    let done = match started() {
+        Some(options) => run::run(&options),
+        None => any(),
+    };
+    done.unwrap_or_else(|failure| failure.report())
+}
+
+/// What `ramfold run` is told, if it is that and told rightly.
+fn started() -> Option<run::Options> {
+    if std::env::args_os().nth(1)? != "run" {
+        return None;
+    }
+    let Cli { command: Started::Run(options) } = Cli::try_parse().ok()?;
+    Some(options)
+}
+
+fn any() -> Result<ExitCode, Failure> {
+    let all = Cli::<Command>::command;
+    match Cli::try_parse() {
         Ok(Cli { command: Command::Run(options) }) => run::run(&options),
         Ok(Cli { command: Command::Disk(options) }) => disk::run(&options),
         Ok(Cli { command: Command::Mount(options) }) => mount::run(&options),
@@ -63,11 +88,10 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Inspect(options) }) => inspect::run(&options),
         Ok(Cli { command: Command::Advise(options) }) => advise::run(&options),
         Ok(Cli { command: Command::Replay(options) }) => replay::run(&options),
-        Ok(Cli { command: Command::Completions(options) }) => Ok(manners::complete(&options, Cli::command())),
-        Ok(Cli { command: Command::Man(options) }) => manners::man(&options, Cli::command()),
+        Ok(Cli { command: Command::Completions(options) }) => Ok(manners::complete(&options, all())),
+        Ok(Cli { command: Command::Man(options) }) => manners::man(&options, all()),
         Err(error) => asked_or_wrong(&error),
-    };
-    done.unwrap_or_else(|failure| failure.report())
+    }
 }
 
 /// `--help` and `--version` are answered; wrong usage becomes one line.
@@ -90,6 +114,6 @@ mod tests {
 
     #[test]
     fn the_definition_of_the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        Cli::<Command>::command().debug_assert();
     }
 }
