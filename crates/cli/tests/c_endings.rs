@@ -4,10 +4,10 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::time::Duration;
 
+use common::patience::wait_for_some;
 use common::small::{MIB, MODES, in_32_mib, program};
-use common::{Program, Ramfold, compiled, need, run, within_limit};
+use common::{Program, Ramfold, Running, compiled, need, run, within_limit};
 
 /// Who cannot be held after what it has given up goes on, and the line that it prints tells the true reason.
 #[test]
@@ -36,40 +36,26 @@ fn who_writes_nonsense_into_what_is_shared_does_not_end_the_run() {
 /// Nobody would bring the pages of a process whose keeper was killed: it ends too, at once.
 #[test]
 fn who_kills_the_keeper_kills_its_program() {
-    const PATIENCE: Duration = Duration::from_secs(60);
     if !(need::userfaultfd() && need::programs(&["cc"])) {
         return;
     }
     let scratch = common::scratch();
     let program = program("filter", scratch.path(), &["100", "kept"]);
-    let mut run = program.command(Some(&Ramfold::new(64 * MIB, &[]))).spawn().unwrap();
-    let begun = std::time::Instant::now();
+    let mut running = Running::start(&mut program.command(Some(&Ramfold::new(64 * MIB, &[]))));
+    let run = &mut running.child;
     let its_own = scratch.path().join("filter");
-    let keeper = loop {
+    let keeper = wait_for_some("it has a keeper", || {
+        assert!(run.try_wait().unwrap().is_none(), "it has ended before it had a keeper");
         // Who made the keeper was a child of the program's for a moment, and the keeper is none.
         let family = common::memory::children(run.id());
         let is_keeper = |pid: &u32| {
             let parent = common::memory::parent(*pid);
             !family.contains(pid) && parent.is_some_and(|parent| !family.contains(&parent))
         };
-        if let ([_], Some(keeper)) = (&family[..], running(&its_own).into_iter().find(is_keeper)) {
-            break keeper;
-        }
-        assert!(run.try_wait().unwrap().is_none(), "it has ended before it had a keeper");
-        assert!(begun.elapsed() < PATIENCE, "it has no keeper");
-        std::thread::sleep(Duration::from_millis(5));
-    };
+        processes_of(&its_own).into_iter().find(is_keeper).filter(|_| family.len() == 1)
+    });
     kill(keeper);
-    let ended = loop {
-        if let Some(status) = run.try_wait().unwrap() {
-            break status;
-        }
-        if begun.elapsed() >= PATIENCE {
-            run.kill().unwrap();
-            panic!("it goes on without its keeper");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
+    let ended = wait_for_some("it ends without its keeper", || run.try_wait().unwrap());
     assert_eq!(ended.code(), Some(128 + libc::SIGKILL));
 }
 
@@ -80,7 +66,7 @@ fn kill(pid: u32) {
 }
 
 /// The processes that run this program.
-fn running(program: &Path) -> Vec<u32> {
+fn processes_of(program: &Path) -> Vec<u32> {
     let pids = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program))

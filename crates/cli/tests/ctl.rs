@@ -1,8 +1,11 @@
 //! `ramfold ctl` beside a disk, as its users see it, and as those see it who mean no good.
 
 mod command;
+#[path = "common/patience.rs"]
+mod patience;
 
-use command::{Outcome, command, finish, one_line, wait_for};
+use command::{Outcome, command, finish, one_line};
+use patience::wait_for;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;

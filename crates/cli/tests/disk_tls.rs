@@ -6,10 +6,13 @@ mod command;
 #[path = "common/need.rs"]
 #[allow(dead_code)] // other test binaries use the rest
 mod need;
+#[path = "common/patience.rs"]
+mod patience;
 #[path = "shared/served.rs"]
 mod served;
 
-use command::{finish, one_line, ramfold, wait_for};
+use command::{finish, one_line, ramfold};
+use patience::wait_for;
 use served::{Disk, client};
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -3,11 +3,13 @@
 #[path = "shared/client.rs"]
 mod client;
 mod command;
+#[path = "common/patience.rs"]
+mod patience;
 #[path = "disks/server.rs"]
 mod server;
 
 use client::Client;
-use command::wait_for;
+use patience::wait_for;
 use server::{Place, Server};
 use std::fs;
 use std::io::{Read, Write};

@@ -11,6 +11,7 @@ mod open;
 #[path = "doors/run.rs"]
 mod run_beside;
 
+use common::patience::wait_for;
 use common::{Program, Ramfold, Running, memory, need};
 use directory::Directory;
 use memory_door::Memory;
@@ -22,7 +23,7 @@ use std::iter;
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 64 * MIB;
@@ -86,14 +87,6 @@ fn watch(run: u32, doors: impl Fn() -> u64 + Send + 'static) -> impl FnOnce() ->
     }
 }
 
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(60), "{what}: not after a minute");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 #[test]
 fn doors_and_a_run_share_one_limit() {
     if !(need::userfaultfd() && need::programs(&["python3"])) {
@@ -120,7 +113,7 @@ fn doors_and_a_run_share_one_limit() {
     assert!(busy > LIMIT / 4, "{} MiB", busy / MIB);
     // It is idle while the run works, which takes twice the limit: its memory goes there.
     run.grow(128);
-    wait_until("memory goes from the idle door to the run", || disk.resident() < busy / 4);
+    wait_for("memory goes from the idle door to the run", || disk.resident() < busy / 4);
     // The cache works, and so does the disk again.
     for round in 0..3 {
         for file in 0..3 {
@@ -130,7 +123,7 @@ fn doors_and_a_run_share_one_limit() {
             }
         }
     }
-    wait_until("memory comes back to who works", || {
+    wait_for("memory comes back to who works", || {
         for number in 0..60 * PAGES_OF_MIB {
             assert!(disk.read(number) == block(number), "block {number}");
         }
@@ -141,5 +134,5 @@ fn doors_and_a_run_share_one_limit() {
     // The memory of `ramfold run` itself is in the sum.
     assert!(most <= LIMIT + 4 * MIB, "{} KiB of {}", most >> 10, LIMIT >> 10);
     drop((disk, cache));
-    wait_until("doors give their slots back", || budget.members() == 1);
+    wait_for("doors give their slots back", || budget.members() == 1);
 }

@@ -4,6 +4,8 @@ mod command;
 #[path = "common/need.rs"]
 #[allow(dead_code)] // other test binaries use the rest
 mod need;
+#[path = "common/patience.rs"]
+mod patience;
 
 use command::{Outcome, finish, one_line, ramfold};
 use serde_json::Value;
@@ -260,7 +262,7 @@ fn descendants_are_looked_at_with_tree() {
     }
     let mut shell = Command::new("sh").args(["-c", "sleep 60; true"]).process_group(0).spawn().unwrap();
     let pid = shell.id().to_string();
-    command::wait_for("the child", || {
+    patience::wait_for("the child", || {
         fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).is_ok_and(|list| !list.is_empty())
     });
     let sources = |arguments: &[&str]| json(arguments)["sources"].as_array().unwrap().len();

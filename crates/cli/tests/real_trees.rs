@@ -5,6 +5,7 @@ mod common;
 
 use common::cgroup::Cgroup;
 use common::memory::{self, Sampler};
+use common::patience::{wait_for, wait_for_some};
 use common::{
     MODES, Program, Ramfold, Running, compiled, heavy, need, run, same_in_shares, scratch, test_file,
     within_limit,
@@ -16,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -136,12 +137,10 @@ fn served(ramfold: Option<&Ramfold>) -> (BTreeMap<u32, String>, u64) {
     let mut command = Program::new("gunicorn", &words).command(ramfold);
     let mut server = Running::start_in(group.as_deref(), &mut command);
     let sampler = Sampler::start(server.child.id(), group.clone(), ramfold.map_or(u64::MAX, Ramfold::bound));
-    let started = Instant::now();
-    while UnixStream::connect(&socket).is_err() {
+    wait_for("gunicorn listens", || {
         assert!(server.child.try_wait().unwrap().is_none(), "gunicorn ended");
-        assert!(started.elapsed() < Duration::from_secs(60), "gunicorn does not listen");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        UnixStream::connect(&socket).is_ok()
+    });
     let parts = |first: u32| (first..60).step_by(3).map(|part| (part, answer(&socket, part)));
     let answers = std::thread::scope(|scope| {
         let clients: Vec<_> =
@@ -238,11 +237,7 @@ fn the_tree_outlives_ramfold_and_the_directory_of_the_swap_file() {
         fs::remove_dir_all(&swap).unwrap();
         running.child.kill().unwrap();
         running.child.wait().unwrap();
-        let started = Instant::now();
-        while fs::read_to_string(&done).is_ok_and(|text| text.is_empty()) || !done.exists() {
-            assert!(started.elapsed() < Duration::from_secs(60), "{options:?}: the tree has not ended");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_for("the tree has ended", || fs::read_to_string(&done).is_ok_and(|text| !text.is_empty()));
         assert_eq!(fs::read_to_string(&done).unwrap(), "0\n", "{options:?}");
         fs::remove_file(&done).unwrap();
     }
@@ -264,8 +259,9 @@ fn the_dead_leave_their_memory_to_the_others_without_ramfold() {
         let ramfold = Ramfold::new(20 * MIB, options);
         let mut command = bash("orphans", &script).command(Some(&ramfold));
         let mut running = Running::start(command.stdin(Stdio::piped()));
-        let shell = wait_for("the shell", || memory::children(running.child.id()).first().copied());
-        let workers = wait_for("the workers", || Some(memory::children(shell)).filter(|all| all.len() == 3));
+        let shell = wait_for_some("the shell", || memory::children(running.child.id()).first().copied());
+        let workers =
+            wait_for_some("the workers", || Some(memory::children(shell)).filter(|all| all.len() == 3));
         // All are filled, and the two that touch what they have took it from the one that sleeps.
         std::thread::sleep(Duration::from_secs(2));
         running.child.kill().unwrap();
@@ -276,24 +272,12 @@ fn the_dead_leave_their_memory_to_the_others_without_ramfold() {
         }
         drop(running.child.stdin.take());
         let mut peak = 0;
-        wait_for("the end", || {
+        wait_for_some("the end", || {
             peak = peak.max(memory::anonymous(workers[2]));
             fs::read_to_string(&done).is_ok_and(|text| text == "0\n").then_some(())
         });
         assert!(peak > ramfold.limit / 2, "{options:?}: the last one never had more than {} MiB", peak / MIB);
         fs::remove_file(&done).unwrap();
-    }
-}
-
-/// Asks every millisecond until there is an answer.
-fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let started = Instant::now();
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(started.elapsed() < Duration::from_secs(60), "{what} has not come");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

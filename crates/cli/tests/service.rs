@@ -6,11 +6,14 @@ mod command;
 #[path = "common/need.rs"]
 #[allow(dead_code)] // other test binaries use the rest
 mod need;
+#[path = "common/patience.rs"]
+mod patience;
 #[path = "shared/served.rs"]
 mod served;
 
 use client::Client;
-use command::{PATH, finish, one_line, wait_for};
+use command::{PATH, finish, one_line};
+use patience::wait_for;
 use served::Disk;
 use std::fs;
 use std::os::unix::net::UnixDatagram;

@@ -5,6 +5,7 @@ mod client;
 mod common;
 
 use client::Client;
+use common::patience::wait_for;
 use common::{memory, need};
 use ramfold::PAGE_SIZE;
 use ramfold_budget::segment::{Gauge, Segment};
@@ -193,14 +194,6 @@ fn assert_within((real, account): (u64, u64)) {
     assert!(account <= LIMIT + MIB, "{} KiB of {}", account >> 10, LIMIT >> 10);
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(60), "{what}: not after a minute");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 fn can_run() -> bool {
     need::userfaultfd() && need::programs(&["python3"])
 }
@@ -217,13 +210,13 @@ fn a_disk_and_a_run_share_one_limit() {
     let busy = disk.pool();
     assert!(busy > LIMIT / 2, "the disk has most of the memory: {} MiB", busy / MIB);
     shared.grow(128);
-    wait_until("memory goes from the idle disk to the run", || {
+    wait_for("memory goes from the idle disk to the run", || {
         shared.grow(1);
         disk.pool() < busy / 2
     });
     check(&mut client, 200, 1);
     let mut version = 1;
-    wait_until("memory comes back to the disk that works", || {
+    wait_for("memory comes back to the disk that works", || {
         version += 1;
         fill(&mut client, 200, version);
         disk.pool() > busy / 2
@@ -232,7 +225,7 @@ fn a_disk_and_a_run_share_one_limit() {
     shared.grow(1);
     assert_within(stop());
     assert_eq!(disk.stop(), Some(0));
-    wait_until("the disk gives its place back", || segment_of(shared.run.pid()).living() == 1);
+    wait_for("the disk gives its place back", || segment_of(shared.run.pid()).living() == 1);
 }
 
 #[test]
@@ -254,7 +247,7 @@ fn a_mount_and_a_run_share_one_limit() {
     let paths = [&source, &at, &budget].map(|path| path.to_str().unwrap());
     let mount = ["mount", paths[0], paths[1], "--budget", paths[2]];
     let mount = Running::start(&mount, Stdio::null(), Stdio::null());
-    wait_until("it is mounted", || at.join("0").exists());
+    wait_for("it is mounted", || at.join("0").exists());
     let stop = watch([shared.run.pid(), mount.pid()]);
     let read = |names: std::ops::Range<u64>| {
         for name in names {
@@ -265,11 +258,11 @@ fn a_mount_and_a_run_share_one_limit() {
     let busy = mount.pool();
     assert!(busy > LIMIT / 4, "the mount keeps what it reads: {} MiB", busy / MIB);
     shared.grow(128);
-    wait_until("memory goes from the idle mount to the run", || {
+    wait_for("memory goes from the idle mount to the run", || {
         shared.grow(1);
         mount.pool() < busy / 2
     });
-    wait_until("memory comes back to the mount that works", || {
+    wait_for("memory comes back to the mount that works", || {
         // What the kernel has of it is not asked for again.
         fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
         read(2..4);
@@ -277,7 +270,7 @@ fn a_mount_and_a_run_share_one_limit() {
     });
     assert_within(stop());
     assert_eq!(mount.stop(), Some(0));
-    wait_until("the mount gives its place back", || segment_of(shared.run.pid()).living() == 1);
+    wait_for("the mount gives its place back", || segment_of(shared.run.pid()).living() == 1);
 }
 
 #[test]
@@ -327,7 +320,7 @@ fn the_limit_outlives_who_shares_it() {
     first.signal(libc::SIGKILL);
     third.0.signal(libc::SIGKILL);
     drop((first, third));
-    wait_until("what the dead had is taken back", || segment.living() == 1);
+    wait_for("what the dead had is taken back", || segment.living() == 1);
     fill(&mut client, 200, 2);
     check(&mut client, 200, 2);
     assert!(segment.in_use() <= 33 * MIB && memory::anonymous(second.pid()) <= 33 * MIB);

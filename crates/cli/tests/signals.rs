@@ -3,8 +3,9 @@
 mod command;
 mod common;
 
-use command::{PATH, command, finish, ramfold, wait_for};
+use command::{PATH, command, finish, ramfold};
 use common::memory::only_child;
+use common::patience::wait_for;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};

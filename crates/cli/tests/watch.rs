@@ -4,13 +4,14 @@ mod command;
 mod common;
 
 use command::{one_line, ramfold};
+use common::patience::wait_for;
 use common::{Program, Ramfold, Running, binary, need};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 /// Twice what it may have, many words of it, then one now and then, so that there are faults; until its standard
@@ -29,16 +30,8 @@ fn start(directory: &Path, options: &[&str]) -> Running {
     let ramfold = Ramfold::new(32 * MIB, options);
     let mut command = Program::new("busy", &["python3", "-c", BUSY]).command(Some(&ramfold));
     let running = Running::start(command.current_dir(directory).stdin(Stdio::piped()));
-    wait_until("the program is ready", || directory.join("ready").exists());
+    wait_for("the program is ready", || directory.join("ready").exists());
     running
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(60), "{what}: not after a minute");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn top(arguments: &[&str]) -> Output {
@@ -104,7 +97,7 @@ fn top_ends_with_the_run() {
     assert!(watching.child.try_wait().unwrap().is_none(), "it goes on while the run does");
     drop(running.child.stdin.take());
     assert!(running.child.wait().unwrap().success());
-    wait_until("top ends", || watching.child.try_wait().unwrap().is_some_and(|status| status.success()));
+    wait_for("top ends", || watching.child.try_wait().unwrap().is_some_and(|status| status.success()));
 }
 
 #[test]
@@ -180,7 +173,7 @@ fn clients_that_read_nothing_keep_no_run_from_ending() {
     while deaf.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").is_ok() {}
     assert!(get(&socket, "/metrics").starts_with("HTTP/1.1 200 OK\r\n"));
     drop(running.child.stdin.take());
-    wait_until("the run ends", || running.child.try_wait().unwrap().is_some_and(|status| status.success()));
+    wait_for("the run ends", || running.child.try_wait().unwrap().is_some_and(|status| status.success()));
     drop((silent, deaf));
 }
 

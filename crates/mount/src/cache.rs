@@ -1,7 +1,8 @@
 //! The cache: reads of files, answered from compressed pages or from the source.
 //!
 //! A read looks at the version of its file, takes what the store has of that version, and reads the rest from the
-//! source in as few pieces as possible. If the file still has that version afterwards, and the version is settled,
+//! source in one piece, with what lies between: a slow source has more to do with another request than with some pages
+//! more ([`crate::gather`]). If the file still has that version afterwards, and the version is settled,
 //! what was read is kept. If it has not, pages of two versions may have met, and the read begins anew; a file that
 //! changes all the time is read from the source alone, as its other readers do. A change through the mount has the
 //! pages that it may touch go before it is answered.
@@ -10,6 +11,7 @@
 //! would have given at some moment during the read, and no older ones.
 
 use crate::admission::Admission;
+use crate::gather::Gather;
 use crate::known::{File, Files, Version};
 use crate::parts::{Limited, PartError, PartId, Parts};
 use crate::source::Reading;
@@ -63,6 +65,7 @@ pub struct Cache {
     published: Mutex<()>,
     files: Files,
     source: Reading,
+    gather: Gather,
     pub(crate) admission: Admission,
     /// What became of pages.
     pub counts: Counts,
@@ -121,7 +124,7 @@ impl Cache {
         let pool = member.store().create_pool(PoolKind::Ephemeral, None);
         let (parts, published, admission) = (Parts::new(pool), Mutex::new(()), Admission::new());
         let files = Files::new(most_files, settled);
-        let (source, counts) = (Reading::default(), Counts::default());
+        let (source, gather, counts) = (Reading::default(), Gather::default(), Counts::default());
         let limit = AtomicU64::new(limit);
         let (keeps_poor, gives_way) = (AtomicBool::new(false), AtomicBool::new(true));
         Self {
@@ -130,6 +133,7 @@ impl Cache {
             published,
             files,
             source,
+            gather,
             admission,
             counts,
             limit,
@@ -330,58 +334,54 @@ impl Cache {
         Ok(Some(skip..skip + in_memory(end - request.offset)))
     }
 
-    /// Loads what the store has, and tells which pages it has not, in runs from the first page of the request.
-    fn load(&self, version: Version, pages: &Range<u64>, worker: &mut Worker) -> Vec<Range<usize>> {
-        let mut missing: Vec<Range<usize>> = Vec::new();
+    /// Loads what the store has, and tells which pages it has not, counted from the first page of the request.
+    fn load(&self, version: Version, pages: &Range<u64>, worker: &mut Worker) -> Vec<usize> {
+        let mut missing = Vec::new();
         worker.bytes(in_memory(pages.end - pages.start) * PAGE_SIZE);
         let Worker { scratch, bytes } = worker;
         let (asked, _): (&mut [Page], _) = bytes.as_chunks_mut();
         for (number, page) in asked.iter_mut().take(in_memory(pages.end - pages.start)).enumerate() {
             let key = key(version, pages.start + number as u64);
-            if self.store().load(key, page, scratch).is_ok() {
-                continue;
-            }
-            match missing.last_mut() {
-                Some(run) if run.end == number => run.end += 1,
-                _ => missing.push(number..number + 1),
+            if self.store().load(key, page, scratch).is_err() {
+                missing.push(number);
             }
         }
-        let misses: usize = missing.iter().map(ExactSizeIterator::len).sum();
-        self.counts.misses.fetch_add(misses as u64, Relaxed);
-        self.counts.hits.fetch_add(pages.end - pages.start - misses as u64, Relaxed);
+        let misses = missing.len() as u64;
+        self.counts.misses.fetch_add(misses, Relaxed);
+        self.counts.hits.fetch_add(pages.end - pages.start - misses, Relaxed);
         missing
     }
 
-    /// Reads the runs from the source, and keeps them. False if they may be of another version.
+    /// Reads the missing pages from the source, and keeps them. False if they may be of another version.
     fn read_missing(
         &self,
         request: &Request,
         version: Version,
         pages: &Range<u64>,
-        missing: &[Range<usize>],
+        missing: &[usize],
         worker: &mut Worker,
     ) -> Result<bool, Errno> {
-        for run in missing {
-            let at = (pages.start + run.start as u64) * PAGE;
-            let out = &mut worker.bytes[run.start * PAGE_SIZE..run.end * PAGE_SIZE];
-            let wanted = out.len().min(in_memory(version.stamp.size - at));
-            if self.read_source(request.source, at, &mut out[..wanted])? < wanted {
-                return Ok(false);
-            }
-            // Behind the end of a file its last page has zeros.
-            out[wanted..].fill(0);
+        let (Some(first), Some(last)) = (missing.first(), missing.last()) else { return Ok(true) };
+        let at = (pages.start + *first as u64) * PAGE;
+        let out = &mut worker.bytes[first * PAGE_SIZE..(last + 1) * PAGE_SIZE];
+        let wanted = out.len().min(in_memory(version.stamp.size - at));
+        let read = |at, out: &mut [u8]| self.read_source(request.source, at, out);
+        if self.gather.read(version.object, at, &mut out[..wanted], read)? < wanted {
+            return Ok(false);
         }
+        // Behind the end of a file its last page has zeros.
+        out[wanted..].fill(0);
         if Stamp::now(request.source)? != version.stamp {
             return Ok(false);
         }
-        let count = missing.iter().map(ExactSizeIterator::len).sum::<usize>() as u64;
+        let count = missing.len() as u64;
         if !version.is_own && !self.is_settled(&version.stamp) {
             self.counts.unsettled.fetch_add(count, Relaxed);
         } else if !self.admits(version.part) {
             self.counts.passed_by.fetch_add(count, Relaxed);
         } else {
-            let runs = || missing.iter().flat_map(Clone::clone);
-            self.files.while_known(request.file, version, || self.keep(version, pages.start, runs(), worker));
+            self.files
+                .while_known(request.file, version, || self.keep(version, pages.start, missing, worker));
         }
         Ok(true)
     }
@@ -396,7 +396,7 @@ impl Cache {
         self.admission.admits() && self.parts.admits(self.store(), part)
     }
 
-    fn keep(&self, version: Version, first: u64, numbers: impl Iterator<Item = usize>, worker: &mut Worker) {
+    fn keep(&self, version: Version, first: u64, numbers: &[usize], worker: &mut Worker) {
         let Worker { scratch, bytes } = worker;
         let (read, _): (&[Page], _) = bytes.as_chunks();
         for number in numbers {
@@ -404,7 +404,7 @@ impl Cache {
                 self.counts.passed_by.fetch_add(1, Relaxed);
                 continue;
             }
-            let kept = self.store().store(key(version, first + number as u64), &read[number], scratch);
+            let kept = self.store().store(key(version, first + *number as u64), &read[*number], scratch);
             let count = if kept.is_ok() { &self.counts.kept } else { &self.counts.refused };
             count.fetch_add(1, Relaxed);
             self.member.enter(0);

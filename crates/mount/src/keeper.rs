@@ -3,8 +3,9 @@
 //! It keeps the process within its limit. What the process has beside compressed pages (nodes, buffers, the store's
 //! index) comes first; the pool has the rest, or less while others need memory ([`ramfold_budget::pressure`]). It tells
 //! the cache how much fits. A page that does not compress is as well in the kernel's cache, and a few of them among
-//! many that do would each cost a read of the source: so they are kept up to a part of the pool. The files stay in the
-//! source, so pages go without being written anywhere.
+//! many that do would each cost a read of the source: so they are kept up to a part of the pool, and no more of them
+//! than of others, for among themselves they only take memory from the kernel's cache. The files stay in the source, so
+//! pages go without being written anywhere.
 
 use crate::cache::Cache;
 use crate::sys::give_free_memory_back;
@@ -60,7 +61,7 @@ impl Keeper {
         let is_full = used > most / 100 * FULL_PERCENT;
         let stats = member.store().stats();
         let poor = stats.stored_incompressible_pages * PAGE_SIZE as u64;
-        let is_room = cache.keeps_poor() && !is_full && poor < most / POOR;
+        let is_room = cache.keeps_poor() && !is_full && poor < (most / POOR).min(used.saturating_sub(poor));
         member.store().set_poor(if is_room { PoorPages::KeepRaw } else { PoorPages::Refuse });
         let pages = u128::from(stats.stored_pages);
         let capacity = (pages * u128::from(most)).checked_div(used.into()).unwrap_or(0);

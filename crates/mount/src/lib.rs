@@ -18,6 +18,7 @@ mod doubt;
 mod entries;
 mod events;
 pub mod fuse;
+mod gather;
 mod handles;
 mod keeper;
 mod kept;

@@ -39,7 +39,20 @@ impl Shown {
         }
     }
 
-    /// The same, for a read that asks whether the kernel's pages are right. True if the time was put back.
+    /// The mount is about to change the file, which has these attributes. The kernel was told of it before anything was
+    /// read, when it was of no version that the store knew; by now it may be. A kernel that was told another time drops
+    /// its pages when it is told this one.
+    pub(crate) fn learn(&mut self, told: &Statx, object: impl FnOnce() -> Option<u64>) {
+        *self = Self { time: time(told), object: object(), ..Self::default() };
+    }
+
+    /// Whether it is known which version the kernel was told of.
+    pub(crate) fn is_of_version(&self) -> bool {
+        self.object.is_some()
+    }
+
+    /// The same as [`Self::tell`], for a read that asks whether the kernel's pages are right. True if the time was put
+    /// back.
     pub(crate) fn tell_read(&mut self, told: &mut Statx, object: impl FnOnce() -> Option<u64>) -> bool {
         let now = time(told);
         if self.object.is_some() && self.time == now {
@@ -95,6 +108,18 @@ mod tests {
         assert_eq!(read(&mut shown, 7, Some(6)), (6, true));
         shown.tell(&told(8, 7), || Some(6));
         assert_eq!(read(&mut shown, 7, Some(6)), (7, false), "a stat was told the truth");
+    }
+
+    #[test]
+    fn what_was_told_before_the_first_read_is_of_the_version_that_a_write_begins_with() {
+        let mut shown = Shown::default();
+        shown.tell(&told(8, 1), || None);
+        shown.learn(&told(8, 1), || Some(5));
+        assert!(shown.is_of_version());
+        assert_eq!(read(&mut shown, 2, Some(5)), (1, true));
+        let mut shown = Shown::default();
+        shown.learn(&told(8, 1), || None);
+        assert_eq!(read(&mut shown, 2, Some(5)), (2, false), "others may have changed it");
     }
 
     #[test]

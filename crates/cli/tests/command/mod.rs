@@ -3,7 +3,6 @@
 #![allow(dead_code)] // each test binary uses its part
 
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// The command under test.
 pub const PATH: &str = env!("CARGO_BIN_EXE_ramfold");
@@ -42,13 +41,4 @@ pub fn finish(command: &mut Command) -> Outcome {
 pub fn one_line(text: &str) -> &str {
     assert_eq!(text.lines().count(), 1, "{text}");
     text.trim_end()
-}
-
-/// Waits until `true`, a minute at most.
-pub fn wait_for(what: &str, condition: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < Duration::from_secs(60), "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }

@@ -8,6 +8,7 @@ pub mod heavy;
 pub mod lines;
 pub mod memory;
 pub mod need;
+pub mod patience;
 pub mod small;
 
 use cgroup::Cgroup;

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Duration;
 
 const PAGE: usize = 4096;
 
@@ -22,6 +23,8 @@ pub struct Gate {
     /// Until it is kept.
     queue: Mutex<Option<OwnedFd>>,
     free: usize,
+    /// How long each that is let pass waits.
+    wait: Duration,
     asked: AtomicUsize,
     is_open: AtomicBool,
     has_ended: AtomicBool,
@@ -46,7 +49,18 @@ impl Gate {
         };
         assert_eq!(marked, 0, "{}", std::io::Error::last_os_error());
         let [is_open, has_ended] = [false; 2].map(AtomicBool::new);
-        Self { queue: Mutex::new(Some(queue)), free, asked: AtomicUsize::new(0), is_open, has_ended }
+        let (queue, wait) = (Mutex::new(Some(queue)), Duration::ZERO);
+        Self { queue, free, wait, asked: AtomicUsize::new(0), is_open, has_ended }
+    }
+
+    /// The same, which lets all pass, each after so long: a slow disk.
+    pub fn slow(path: &Path, wait: Duration) -> Self {
+        Self { wait, ..Self::new(path, usize::MAX) }
+    }
+
+    /// How often the server has read.
+    pub fn asked(&self) -> usize {
+        self.asked.load(SeqCst)
     }
 
     /// Returns when somebody waits at it.
@@ -65,8 +79,9 @@ impl Gate {
             let number = self.asked.fetch_add(1, SeqCst) + 1;
             let lets_pass = || number <= self.free || self.is_open.load(SeqCst);
             while !lets_pass() && !self.has_ended.load(SeqCst) {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
             }
+            std::thread::sleep(self.wait);
             // struct fanotify_response
             let answer = [asked.as_raw_fd().to_ne_bytes(), libc::FAN_ALLOW.to_ne_bytes()];
             assert_eq!(rustix::io::write(&queue, answer.as_flattened()), Ok(8));

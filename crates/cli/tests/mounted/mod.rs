@@ -7,6 +7,10 @@
 
 #[path = "../common/need.rs"]
 pub mod need;
+#[path = "../common/patience.rs"]
+mod patience;
+
+pub use patience::wait_for;
 
 use std::fs::{self, File};
 use std::io;
@@ -109,15 +113,6 @@ fn wait(child: &mut Child, seconds: u64) -> Option<std::process::ExitStatus> {
         std::thread::sleep(Duration::from_millis(2));
     }
     None
-}
-
-/// Waits until it is so, a minute at most.
-pub fn wait_for(what: &str, is_so: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(60), "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// The line of /proc/self/mountinfo for what is mounted there last.

@@ -3,7 +3,8 @@
 
 use crate::gate::{Gate, begin, hold, keep};
 use crate::mapping::Mapping;
-use crate::mounted::{Mounted, Place, can_mount, wait_for};
+use crate::mounted::{Mounted, Place, can_mount, shell, wait_for};
+use rustix::fs::{Advice, fadvise};
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -227,6 +228,43 @@ fn a_listing_that_is_under_way_when_a_name_comes_is_not_kept() {
         end.open();
         [first, second].into_iter().for_each(|listing| listing.join().unwrap());
         wait_for("the name that came is listed", || names(&directory).contains("new"));
+    });
+    mounted.stop();
+}
+
+/// A large read of a slow source, of which the kernel has some pages, asks the source for several holes at once.
+#[test]
+fn holes_of_a_large_read_are_read_together() {
+    const PAGES: usize = 32;
+    const PAGE: usize = 4096;
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    // The kernel alone keeps what does not compress.
+    shell(&place.source(), "head -c 4M /dev/urandom >file");
+    let expected = fs::read(place.source().join("file")).unwrap();
+    let gates = [Gate::slow(&place.source().join("file"), Duration::from_millis(2))];
+    let mounted = place.mount(32, &[]);
+    keep(&gates, |_| {
+        let file = File::open(mounted.point().join("file")).unwrap();
+        fadvise(&file, 0, None, Advice::Random).unwrap();
+        let read = |first: usize, pages: usize| {
+            let (at, len) = (first * PAGE, pages * PAGE);
+            let mut bytes = vec![0; len];
+            file.read_exact_at(&mut bytes, at as u64).unwrap();
+            assert!(bytes == expected[at..][..len], "pages from {first}");
+        };
+        (0..16).for_each(|page| read(page * 2, 1));
+        let (mut holes, mut asked) = (0, 0);
+        for stretch in (PAGES..1024).step_by(PAGES) {
+            (0..PAGES / 4).for_each(|page| read(stretch + page * 4, 1));
+            let before = gates[0].asked();
+            read(stretch, PAGES);
+            (holes, asked) = (holes + PAGES / 4, asked + gates[0].asked() - before);
+        }
+        println!("{holes} holes, {asked} reads");
+        assert!(asked < holes * 3 / 4, "{asked} reads of {holes} holes");
     });
     mounted.stop();
 }

@@ -1,7 +1,7 @@
 //! What files are: owner, permissions, times, size, extended attributes.
 
 use super::Tree;
-use crate::nodes::Node;
+use crate::nodes::{Node, Used};
 use crate::stamp::{Stamp, look};
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, OFlags, StatVfs, Statx, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
@@ -9,7 +9,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, PoisonError};
 
 /// The longest value of an extended attribute, and list of names, that the kernel takes.
@@ -84,6 +84,16 @@ impl Tree {
         }
         shown.tell(told, object);
         false
+    }
+
+    /// The mount is about to change this file.
+    pub(super) fn begin_change(&self, used: &Used, source: BorrowedFd) {
+        let mut shown = used.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if !shown.is_of_version()
+            && let Ok(told) = look(source)
+        {
+            shown.learn(&told, || self.cache.object(&used.file, Stamp::of(&told)));
+        }
     }
 
     /// Changes what is to be changed, in an order in which nothing undoes what was done before.

@@ -280,6 +280,7 @@ impl Tree {
         change: impl FnOnce() -> R,
     ) -> R {
         let Some(used) = self.used(node) else { return change() };
+        self.begin_change(used, source);
         self.cache.change(&used.file, source, touched, change)
     }
 
