@@ -27,20 +27,34 @@ const WEIGHT: u64 = 8;
 /// Who reads something at this moment, and how long reads take.
 #[derive(Debug, Default)]
 pub(crate) struct Gather {
-    /// Stretches that others may join: one a thread at most.
-    open: Mutex<Vec<Arc<Stretch>>>,
+    /// What others may join: one a thread at most.
+    open: Mutex<Vec<Open>>,
     /// Nanoseconds of a read, in the mean.
     mean: AtomicU64,
 }
 
+/// A stretch whose reader still waits for others.
 #[derive(Debug)]
-struct Stretch {
+struct Open {
     /// The version that is read, as the store calls it.
     object: u64,
-    /// Bytes that are wanted. It changes while the list of stretches is locked.
-    wanted: Mutex<Range<u64>>,
-    read: Mutex<Option<Result<Arc<[u8]>, Errno>>>,
+    /// Bytes that are wanted.
+    wanted: Range<u64>,
+    stretch: Arc<Stretch>,
+}
+
+/// What became of it.
+#[derive(Debug, Default)]
+struct Stretch {
+    read: Mutex<Option<Result<Bytes, Errno>>>,
     done: Condvar,
+}
+
+/// Bytes of a file, from an offset on.
+#[derive(Debug, Clone)]
+struct Bytes {
+    start: u64,
+    bytes: Arc<[u8]>,
 }
 
 /// No thread panics while it has changed a half.
@@ -48,20 +62,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Stretch {
-    /// Joins it, if it stays small enough.
-    fn join(&self, object: u64, bytes: &Range<u64>) -> bool {
-        let mut wanted = lock(&self.wanted);
-        let all = wanted.start.min(bytes.start)..wanted.end.max(bytes.end);
-        let joins = self.object == object && all.end - all.start <= MOST;
-        if joins {
-            *wanted = all;
+impl Open {
+    /// Has these bytes read as well, if the stretch stays small enough.
+    fn join(&mut self, object: u64, bytes: &Range<u64>) -> Option<Arc<Stretch>> {
+        let all = self.wanted.start.min(bytes.start)..self.wanted.end.max(bytes.end);
+        if self.object != object || all.end - all.start > MOST {
+            return None;
         }
-        joins
+        self.wanted = all;
+        Some(Arc::clone(&self.stretch))
     }
+}
 
-    /// Who waits gets it.
-    fn finish(&self, read: Result<Arc<[u8]>, Errno>) {
+impl Stretch {
+    /// Who waits gets it. What was told first holds.
+    fn finish(&self, read: Result<Bytes, Errno>) {
         lock(&self.read).get_or_insert(read);
         self.done.notify_all();
     }
@@ -70,8 +85,8 @@ impl Stretch {
     fn take(&self, start: u64, out: &mut [u8]) -> Result<usize, Errno> {
         let read = self.done.wait_while(lock(&self.read), |read| read.is_none());
         let read = read.unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(Err(Errno::IO))?;
-        let skip = usize::try_from(start - lock(&self.wanted).start).unwrap_or(usize::MAX);
-        let part = read.get(skip..).unwrap_or_default();
+        let skip = usize::try_from(start - read.start).unwrap_or(usize::MAX);
+        let part = read.bytes.get(skip..).unwrap_or_default();
         let count = part.len().min(out.len());
         out[..count].copy_from_slice(&part[..count]);
         Ok(count)
@@ -100,34 +115,44 @@ impl Gather {
         out: &mut [u8],
         read: impl FnOnce(u64, &mut [u8]) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
-        let bytes = offset..offset + out.len() as u64;
         if out.len() as u64 >= MOST || !self.is_slow() {
             return self.timed(|| read(offset, out));
         }
-        let mut open = lock(&self.open);
-        if let Some(stretch) = open.iter().find(|stretch| stretch.join(object, &bytes)).cloned() {
-            drop(open);
-            return stretch.take(offset, out);
-        }
-        let (wanted, none, done) = (Mutex::new(bytes), Mutex::default(), Condvar::new());
-        let stretch = Arc::new(Stretch { object, wanted, read: none, done });
-        open.push(Arc::clone(&stretch));
-        drop(open);
+        let stretch = match self.join_or_open(object, offset..offset + out.len() as u64) {
+            Joined::Others(stretch) => return stretch.take(offset, out),
+            Joined::Nobody(stretch) => stretch,
+        };
         let promise = Promise(&stretch);
         std::thread::sleep(MOMENT);
-        lock(&self.open).retain(|other| !Arc::ptr_eq(other, &stretch));
+        let wanted = self.close(&stretch);
         // Who has joined has it too.
         if Arc::strong_count(&stretch) == 1 {
             return self.timed(|| read(offset, out));
         }
-        let wanted = lock(&stretch.wanted).clone();
-        let mut all = vec![0; usize::try_from(wanted.end - wanted.start).unwrap_or_default()];
-        let read = self.timed(|| read(wanted.start, &mut all)).map(|count| {
-            all.truncate(count);
-            Arc::from(all)
+        let mut bytes = vec![0; usize::try_from(wanted.end - wanted.start).unwrap_or_default()];
+        let read = self.timed(|| read(wanted.start, &mut bytes)).map(|count| {
+            bytes.truncate(count);
+            Bytes { start: wanted.start, bytes: Arc::from(bytes) }
         });
         promise.0.finish(read);
         stretch.take(offset, out)
+    }
+
+    fn join_or_open(&self, object: u64, wanted: Range<u64>) -> Joined {
+        let mut open = lock(&self.open);
+        if let Some(stretch) = open.iter_mut().find_map(|open| open.join(object, &wanted)) {
+            return Joined::Others(stretch);
+        }
+        let stretch = Arc::new(Stretch::default());
+        open.push(Open { object, wanted, stretch: Arc::clone(&stretch) });
+        Joined::Nobody(stretch)
+    }
+
+    /// Nobody joins this one from now on. Gives the bytes that are wanted.
+    fn close(&self, stretch: &Arc<Stretch>) -> Range<u64> {
+        let mut open = lock(&self.open);
+        let place = open.iter().position(|open| Arc::ptr_eq(&open.stretch, stretch));
+        place.map_or(0..0, |place| open.swap_remove(place).wanted)
     }
 
     fn is_slow(&self) -> bool {
@@ -142,6 +167,14 @@ impl Gather {
         self.mean.store(mean - mean / WEIGHT + taken / WEIGHT, Relaxed);
         done
     }
+}
+
+/// Whose stretch somebody is of.
+enum Joined {
+    /// That of somebody who reads for all.
+    Others(Arc<Stretch>),
+    /// His own, which others may join.
+    Nobody(Arc<Stretch>),
 }
 
 #[cfg(test)]
