@@ -280,7 +280,10 @@ impl Tree {
         change: impl FnOnce() -> R,
     ) -> R {
         let Some(used) = self.used(node) else { return change() };
-        self.begin_change(used, source);
+        // Of a file that nobody tells of no version is known, and a look may be a question to another machine.
+        if node.watched().is_some() {
+            self.begin_change(used, source);
+        }
         self.cache.change(&used.file, source, touched, change)
     }
 
