@@ -30,6 +30,8 @@ fn main() {
     build_start(&root.join("crates/preload/start"));
     let target_dir = PathBuf::from(var("OUT_DIR")).join("preload");
     println!("cargo::rerun-if-env-changed=RUSTC_WORKSPACE_WRAPPER");
+    // `.ci/run` asks for a library that checks itself.
+    println!("cargo::rerun-if-env-changed=CARGO_PROFILE_PRELOAD_DEBUG_ASSERTIONS");
     if env::var("RUSTC_WORKSPACE_WRAPPER").is_ok_and(|wrapper| wrapper.ends_with("clippy-driver")) {
         // Nothing that a linter makes is ever run, and it would be a second build of everything.
         let empty = target_dir.with_extension("none");

@@ -84,6 +84,24 @@ fn its_pages_survive_writes_through_the_mount() {
     });
 }
 
+#[test]
+fn its_pages_survive_the_first_write() {
+    with_mount(&[], |place, mounted| {
+        let through = mounted.point().join("file");
+        let mut expected = content(0, LEN);
+        fs::write(place.source().join("file"), &expected).unwrap();
+        // It is told the time before anything is read of this version.
+        fs::metadata(&through).unwrap();
+        let file = open(&through);
+        assert!(read(&file) == expected);
+        let before = asked(place);
+        expected[5000] ^= 1;
+        file.write_all_at(&expected[5000..5001], 5000).unwrap();
+        assert!(read(&file) == expected);
+        assert_eq!(asked(place), before, "pages were asked for again");
+    });
+}
+
 /// With a file `a.iso`, which is excluded, where the kernel reads such files itself.
 fn with_excluded(test: impl Fn(&Place, &Path)) {
     with_mount(&["--exclude", "*.iso"], |place, mounted| {
