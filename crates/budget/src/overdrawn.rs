@@ -29,7 +29,7 @@ impl Overdrawn {
     /// account has just been refreshed.
     pub fn is_to_end(&mut self, member: &Member) -> bool {
         let segment = member.segment();
-        let over = segment.in_use().wrapping_sub(segment.unmanaged()) > segment.limit();
+        let over = segment.in_use().saturating_sub(segment.unmanaged()) > segment.limit();
         let much = segment.gauge(member.slot(), Gauge::Own) > segment.limit() / PART;
         if !over || !much || !segment.has_most(member.slot(), Gauge::Own) {
             *self = Self::default();

@@ -323,8 +323,25 @@ impl Engine {
         self.host.die(message, reported)
     }
 
+    /// Ends the program, of which a page cannot be placed.
+    pub(crate) fn lose(&self, why: &str, errno: Errno) -> ! {
+        self.blame_lock();
+        self.die(&format!("a page was lost: {why} ({errno})"))
+    }
+
+    /// Ends the program if it has locked all memory past libc. The kernel has put zeros then wherever nothing was, in
+    /// ramfold's tables as well: that is why there is no room, and no place for a page.
+    fn blame_lock(&self) {
+        if self.staging.is_locked() {
+            self.die(
+                "the program has locked all memory by its own instructions (mlockall), and ramfold's with it",
+            );
+        }
+    }
+
     /// Ends the program as the system would when it is out of memory.
     pub(crate) fn out_of_memory(&self) -> ! {
+        self.blame_lock();
         self.die(&self.member.out_of_memory())
     }
 

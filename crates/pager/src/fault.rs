@@ -244,7 +244,7 @@ impl Handler {
         if placed == 0 {
             match stopped {
                 Some(Errno::NOENT | Errno::SRCH) | None => engine.uffd.wake(addr, PAGE),
-                Some(errno) => engine.die(&format!("a page was lost: it cannot be put back ({errno})")),
+                Some(errno) => engine.lose("it cannot be put back", errno),
             }
         }
         Ok(placed)

@@ -82,7 +82,7 @@ impl Engine {
                 // Nothing is mapped there, or the process ends.
                 Some(Errno::NOENT) if !self.uffd.tells_changes() => return false,
                 Some(Errno::SRCH) => return false,
-                Some(errno) => self.die(&format!("a page was lost: it cannot be put back ({errno})")),
+                Some(errno) => self.lose("it cannot be put back", errno),
             }
         }
     }
@@ -92,9 +92,7 @@ impl Engine {
         match self.insist(|| self.uffd.copy(to, content, PAGE).stopped) {
             // The program has unmapped it since.
             None | Some(Errno::NOENT | Errno::SRCH) => {}
-            Some(errno) => {
-                self.die(&format!("a page was lost: it cannot be put where it was moved to ({errno})"))
-            }
+            Some(errno) => self.lose("it cannot be put where it was moved to", errno),
         }
     }
 

@@ -156,6 +156,11 @@ impl Staging {
         self.addr(STAGING_BLOCKS + TRASH_BLOCKS)..self.addr(STAGING_BLOCKS + TRASH_BLOCKS + 1)
     }
 
+    /// Whether the window is locked, as nothing of the pager's locks it.
+    pub(crate) fn is_locked(&self) -> bool {
+        sys::is_locked(self.base)
+    }
+
     /// Pages in the window that are in the store already.
     pub(crate) fn stored(&self) -> u64 {
         self.stored.load(Ordering::Relaxed)

@@ -4,7 +4,7 @@
 //! madvise are replaced by functions that call the pager.
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -144,6 +144,13 @@ pub(crate) fn use_all_keys() {
 /// Drops the pages: the next touch finds them missing.
 pub(crate) fn discard(addr: usize, len: usize) -> Result<(), Errno> {
     advise(addr, len, Advice::LinuxDontNeed)
+}
+
+/// Whether what is mapped at an address is locked in memory.
+pub(crate) fn is_locked(addr: usize) -> bool {
+    let flags = MsyncFlags::ASYNC | MsyncFlags::INVALIDATE;
+    // SAFETY: there is no file whose contents others would see changed; of locked memory it is refused (EBUSY).
+    unsafe { rustix::mm::msync(std::ptr::with_exposed_provenance_mut(addr), PAGE, flags) == Err(Errno::BUSY) }
 }
 
 const GUARD_INSTALL: i32 = 102;

@@ -129,12 +129,29 @@ impl Gauge {
     }
 }
 
+/// Whether a sum that goes round has gone up.
+fn is_positive(sum: u64) -> bool {
+    sum.cast_signed() > 0
+}
+
+/// The sum, or nothing if it has gone below that.
+fn from_zero(sum: u64) -> u64 {
+    if is_positive(sum) { sum } else { 0 }
+}
+
 /// Charges and gauges.
 impl Segment {
-    /// Bytes charged now: resident pages, pool and ramfold's own memory of all processes.
+    /// Bytes charged now: resident pages, pool and ramfold's own memory of all processes. Nothing, where a member's
+    /// nonsense has brought the sum below that.
     #[must_use]
     pub fn in_use(&self) -> u64 {
-        self.header().in_use.load(Ordering::Relaxed)
+        from_zero(self.header().in_use.load(Ordering::Relaxed))
+    }
+
+    /// Moves the sum up, or down by going round.
+    fn move_in_use(&self, change: u64) {
+        let now = self.header().in_use.fetch_add(change, Ordering::Relaxed).wrapping_add(change);
+        self.header().peak.fetch_max(from_zero(now), Ordering::Relaxed);
     }
 
     /// The highest value of [`Segment::in_use`] so far.
@@ -146,8 +163,7 @@ impl Segment {
     /// Adds to a gauge; a charged one may pass the limit: who charges looks at [`Segment::in_use`] and evicts.
     pub fn charge(&self, slot: SlotId, gauge: Gauge, amount: u64) {
         if gauge.is_charged() {
-            let now = self.header().in_use.fetch_add(amount, Ordering::Relaxed).wrapping_add(amount);
-            self.header().peak.fetch_max(now, Ordering::Relaxed);
+            self.move_in_use(amount);
         }
         self.slots()[slot.0].gauges[gauge as usize].fetch_add(amount, Ordering::Relaxed);
     }
@@ -156,11 +172,14 @@ impl Segment {
     #[must_use]
     pub fn try_charge(&self, slot: SlotId, gauge: Gauge, amount: u64) -> bool {
         let limit = self.limit();
-        let fits = |now: u64| now.checked_add(amount).filter(|sum| *sum <= limit);
+        let fits = |now: u64| {
+            let is_within = from_zero(now).checked_add(amount).is_some_and(|sum| sum <= limit);
+            is_within.then(|| now.wrapping_add(amount))
+        };
         let Ok(before) = self.header().in_use.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) else {
             return false;
         };
-        self.header().peak.fetch_max(before + amount, Ordering::Relaxed);
+        self.header().peak.fetch_max(from_zero(before.wrapping_add(amount)), Ordering::Relaxed);
         self.slots()[slot.0].gauges[gauge as usize].fetch_add(amount, Ordering::Relaxed);
         true
     }
@@ -178,18 +197,34 @@ impl Segment {
         self.publish_all(slot, &[(gauge, value)]);
     }
 
-    /// The same of several: what goes from one to another counts once at any moment.
+    /// The same of several: what goes from one to another counts once at any moment. Who is killed in between leaves a
+    /// charge that no gauge has. A gauge that was never charged would be taken off with its slot all the same. So the
+    /// sum goes up first and down last, and what falls is set before what rises.
     pub fn publish_all(&self, slot: SlotId, values: &[(Gauge, u64)]) {
-        let mut change = 0_u64;
-        for (gauge, value) in values {
-            let old = self.slots()[slot.0].gauges[*gauge as usize].swap(*value, Ordering::Relaxed);
-            if gauge.is_charged() {
-                change = change.wrapping_add(value.wrapping_sub(old));
+        let now = |gauge: Gauge| &self.slots()[slot.0].gauges[gauge as usize];
+        let difference =
+            |(gauge, value): &(Gauge, u64)| value.wrapping_sub(now(*gauge).load(Ordering::Relaxed));
+        let charged = values.iter().filter(|(gauge, _)| gauge.is_charged());
+        let change = charged.map(difference).fold(0, u64::wrapping_add);
+        let ahead = if is_positive(change) { change } else { 0 };
+        if ahead != 0 {
+            self.move_in_use(ahead);
+        }
+        // Others may charge to the same gauge meanwhile ([`Segment::divide`]): what it had tells what is left to do.
+        let mut left = 0_u64.wrapping_sub(ahead);
+        for falls in [true, false] {
+            for (gauge, value) in values {
+                if falls && *value > now(*gauge).load(Ordering::Relaxed) {
+                    continue;
+                }
+                let old = now(*gauge).swap(*value, Ordering::Relaxed);
+                if gauge.is_charged() {
+                    left = left.wrapping_add(value.wrapping_sub(old));
+                }
             }
         }
-        if change != 0 {
-            let now = self.header().in_use.fetch_add(change, Ordering::Relaxed).wrapping_add(change);
-            self.header().peak.fetch_max(now, Ordering::Relaxed);
+        if left != 0 {
+            self.move_in_use(left);
         }
     }
 
@@ -197,9 +232,7 @@ impl Segment {
     /// charged. For one who sees all processes.
     pub fn set_unmanaged(&self, bytes: u64) {
         let old = self.header().unmanaged.swap(bytes, Ordering::Relaxed);
-        let change = bytes.wrapping_sub(old);
-        let now = self.header().in_use.fetch_add(change, Ordering::Relaxed).wrapping_add(change);
-        self.header().peak.fetch_max(now, Ordering::Relaxed);
+        self.move_in_use(bytes.wrapping_sub(old));
     }
 
     /// What [`Segment::set_unmanaged`] entered last.
@@ -263,5 +296,33 @@ impl Segment {
     #[must_use]
     pub fn total(&self, counter: Counter) -> u64 {
         self.header().counters[counter as usize].load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::segment;
+    use super::*;
+
+    #[test]
+    fn what_goes_from_one_gauge_to_another_counts_once() {
+        let (_fd, segment) = segment(0);
+        let slot = segment.attach_another().unwrap();
+        segment.publish_all(slot, &[(Gauge::Resident, 100), (Gauge::Pool, 50), (Gauge::StoredPages, 7)]);
+        segment.publish_all(slot, &[(Gauge::Resident, 60), (Gauge::Pool, 90)]);
+        assert_eq!((segment.in_use(), segment.peak(), segment.charged(slot)), (150, 150, 150));
+        segment.publish_all(slot, &[(Gauge::Pool, 10), (Gauge::Resident, 70)]);
+        segment.publish_all(slot, &[(Gauge::StoredPages, 9)]);
+        assert_eq!((segment.in_use(), segment.peak(), segment.gauge(slot, Gauge::StoredPages)), (80, 150, 9));
+    }
+
+    #[test]
+    fn a_sum_below_nothing_is_nothing() {
+        let (_fd, segment) = segment(0);
+        let slot = segment.attach_another().unwrap();
+        segment.uncharge(slot, Gauge::Resident, 4096);
+        assert_eq!((segment.in_use(), segment.peak()), (0, 0));
+        assert!(segment.try_charge(slot, Gauge::Own, segment.limit()));
+        assert_eq!(segment.peak(), segment.limit() - 4096);
     }
 }

@@ -2,6 +2,7 @@
    what it was, and its pipes are closed when it closes them. `closed_past_libc MIB forks`: what it forks then cannot be held. */
 #define _GNU_SOURCE
 #include "check.h"
+#include "raw.h"
 
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -11,23 +12,6 @@
 #endif
 
 #define PAGES 3072ul
-
-static long by_instruction(unsigned first) {
-#if defined(__x86_64__)
-    long result;
-    register long flags __asm__("rdx") = 0;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(SYS_close_range), "D"((long)first), "S"(-1l), "r"(flags)
-                     : "rcx", "r11", "memory");
-    return result;
-#elif defined(__aarch64__)
-    register long number __asm__("x8") = SYS_close_range, x0 __asm__("x0") = first;
-    register long last __asm__("x1") = -1, flags __asm__("x2") = 0;
-    __asm__ volatile("svc 0" : "+r"(x0) : "r"(number), "r"(last), "r"(flags) : "memory");
-    return x0;
-#endif
-}
 
 static void look(const unsigned char *memory) {
     for (int round = 0; round < 2; round++) {
@@ -62,7 +46,7 @@ int main(int argc, char **argv) {
     look(memory);
     must(open("/dev/null", O_RDWR) == 3 && dup2(3, 4) == 4 && syscall(SYS_close, 4) == 0);
     must(syscall(SYS_close, 4) == -1 && errno == EBADF);
-    must(by_instruction(3) == 0);
+    must(raw(SYS_close_range, 3, -1, 0, 0, 0, 0) == 0);
     must(open("/dev/null", O_RDWR) == 3);
     for (int fd = 4; fd < 960; fd++) dup2(3, fd);
     look(memory);

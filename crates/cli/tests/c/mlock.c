@@ -23,7 +23,14 @@ static void all(void) {
     must(munlockall() == 0);
     away(before, SIZE);
     must(holds(before, SIZE, 2) && holds(after, 2 * MIB, 3));
-    must(munmap(before, SIZE) == 0);
+    /* The same by syscall(). */
+    must(syscall(SYS_mlockall, MCL_CURRENT) == 0);
+    press();
+    must(resident(before, SIZE) == SIZE / PAGE);
+    must(syscall(SYS_munlockall) == 0);
+    away(before, SIZE);
+    must(syscall(SYS_mlock2, before, SIZE, 0) == 0 && resident(before, SIZE) == SIZE / PAGE);
+    must(holds(before, SIZE, 2) && munmap(before, SIZE) == 0);
     free(after);
 }
 

@@ -2,26 +2,12 @@
    memory or away, what it unmaps is free for others, what it moves has its contents at the new place; neighbours are what they were. */
 #define _GNU_SOURCE
 #include "check.h"
+#include "raw.h"
 
 #include <pthread.h>
 #include <sys/wait.h>
 
 #define SIZE (16 * MIB)
-
-/* By an instruction of the program's own. */
-static long raw(long number, long a, long b, long c, long d, long e, long f) {
-#if defined(__x86_64__)
-    long result;
-    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
-    return result;
-#else
-    return syscall(number, a, b, c, d, e, f);
-#endif
-}
 
 static long raw_advise(void *at, size_t size, int advice) { return raw(SYS_madvise, (long)at, (long)size, advice, 0, 0, 0); }
 

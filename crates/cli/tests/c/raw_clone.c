@@ -81,5 +81,6 @@ int main(int argc, char **argv) {
     /* What copies nothing, and what fails, is as it was. */
     must(syscall(SYS_getpid) == getpid());
     must(syscall(SYS_close, -1L) == -1 && errno == EBADF);
+    must(syscall(SYS_clone3, NULL, sizeof(struct clone_args)) == -1 && (errno == EFAULT || errno == ENOSYS));
     return 0;
 }

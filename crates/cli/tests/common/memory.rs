@@ -45,12 +45,7 @@ impl Sampler {
 /// counts decides, that is, each page once and all at the same moment; without one, the proportional sizes, read
 /// three times.
 pub fn of_tree(root: u32, group: Option<&Cgroup>, bound: u64) -> u64 {
-    let mut tree = vec![root];
-    let mut next = 0;
-    while next < tree.len() {
-        tree.extend(children(tree[next]));
-        next += 1;
-    }
+    let tree = tree(root);
     let sizes = tree.iter().map(|pid| fields(*pid, "status"));
     let (anonymous, shared) = sizes.fold((0, 0), |(anonymous, shared), process| {
         (anonymous + size(&process, "RssAnon"), u64::max(shared, size(&process, "RssShmem")))
@@ -67,6 +62,17 @@ pub fn of_tree(root: u32, group: Option<&Cgroup>, bound: u64) -> u64 {
     };
     let sum = || tree.iter().map(proportional).sum::<u64>();
     std::iter::repeat_with(sum).take(3).find(|sum| *sum <= bound).unwrap_or_else(sum)
+}
+
+/// A process and all that descends from it.
+pub fn tree(root: u32) -> Vec<u32> {
+    let mut tree = vec![root];
+    let mut next = 0;
+    while next < tree.len() {
+        tree.extend(children(tree[next]));
+        next += 1;
+    }
+    tree
 }
 
 /// Of all threads: each can have forked. A process that has just ended has none.
