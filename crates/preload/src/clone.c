@@ -19,7 +19,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -205,26 +204,11 @@ static long call_clone(const long a[6]) {
     return copy_process(SYS_clone, a, touched, 2, flags);
 }
 
-/* What the program calls its arguments, as the kernel would read it: EFAULT where nothing can be read. */
-static int copy_of(void *to, void *from, size_t size) {
-    struct iovec here = {to, size}, there = {from, size};
-    int before = errno;
-    const long read[6] = {getpid(), (long)&here, 1, (long)&there, 1};
-    long copied = call(SYS_process_vm_readv, read);
-    if (copied == (long)size) return 1;
-    if (copied >= 0) errno = EFAULT;
-    if (errno == EFAULT) return 0;
-    /* A filter forbids it. */
-    errno = before;
-    memcpy(to, from, size);
-    return 1;
-}
-
 static long call_clone3(const long a[6]) {
     struct new_process process = {0};
     size_t size = (size_t)a[1];
     if (!a[0] || size < 64 || size > sizeof process) return call(SYS_clone3, a);
-    if (!copy_of(&process, (void *)a[0], size)) return -1;
+    if (!ramfold_copy(&process, (void *)a[0], size)) return -1;
     ramfold_carry(process.flags);
     if (process.flags & CLONE_VM || process.stack) return call(SYS_clone3, a);
     uintptr_t touched[] = {process.pidfd, process.child_tid, process.parent_tid};

@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 typedef long (*any)(long, long, long, long, long, long);
@@ -122,19 +121,6 @@ int first_prctl(int option, long a, long b, long c, long d) {
 extern int first_close(int), first_close_range(unsigned, unsigned, int);
 extern int execve(const char *, char *const *, char *const *), execveat(int, const char *, char *const *, char *const *, int);
 
-/* The flags of clone3's arguments; none where the kernel cannot read them either. */
-static unsigned long flags_at(long at) {
-    uint64_t flags = 0;
-    struct iovec here = {&flags, sizeof flags}, there = {(void *)at, sizeof flags};
-    int before = errno;
-    long pid = ramfold_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
-    long copied = ramfold_call(SYS_process_vm_readv, pid, (long)&here, 1, (long)&there, 1, 0);
-    /* A filter may forbid it. */
-    if (copied < 0 && errno != EFAULT) flags = *(const uint64_t *)at;
-    errno = before;
-    return flags;
-}
-
 long first_syscall(long number, long a, long b, long c, long d, long e, long f) {
     if (number == SYS_execve) return execve((const char *)a, (char *const *)b, (char *const *)c);
     if (number == SYS_execveat)
@@ -142,7 +128,8 @@ long first_syscall(long number, long a, long b, long c, long d, long e, long f) 
     if (number == SYS_unshare) return first_unshare((int)a);
     if (number == SYS_setns) return first_setns((int)a, (int)b);
     if (number == SYS_clone) ramfold_carry((unsigned long)a);
-    if (number == SYS_clone3 && a && b >= 8) ramfold_carry(flags_at(a));
+    uint64_t flags;
+    if (number == SYS_clone3 && a && b >= 8 && ramfold_copy(&flags, (void *)a, sizeof flags)) ramfold_carry(flags);
     if (number == SYS_close) return first_close((int)a);
     if (number == SYS_close_range) return first_close_range((unsigned)a, (unsigned)b, (int)c);
     if (number == SYS_mmap) return ((any)ramfold_slot_mmap)(a, b, c, d, e, f);

@@ -129,14 +129,9 @@ impl Gauge {
     }
 }
 
-/// Whether a sum that goes round has gone up.
-fn is_positive(sum: u64) -> bool {
-    sum.cast_signed() > 0
-}
-
-/// The sum, or nothing if it has gone below that.
+/// A sum that goes round, or nothing if it has gone below that.
 fn from_zero(sum: u64) -> u64 {
-    if is_positive(sum) { sum } else { 0 }
+    sum.cast_signed().max(0).cast_unsigned()
 }
 
 /// Charges and gauges.
@@ -206,7 +201,7 @@ impl Segment {
             |(gauge, value): &(Gauge, u64)| value.wrapping_sub(now(*gauge).load(Ordering::Relaxed));
         let charged = values.iter().filter(|(gauge, _)| gauge.is_charged());
         let change = charged.map(difference).fold(0, u64::wrapping_add);
-        let ahead = if is_positive(change) { change } else { 0 };
+        let ahead = from_zero(change);
         if ahead != 0 {
             self.move_in_use(ahead);
         }
@@ -214,7 +209,8 @@ impl Segment {
         let mut left = 0_u64.wrapping_sub(ahead);
         for falls in [true, false] {
             for (gauge, value) in values {
-                if falls && *value > now(*gauge).load(Ordering::Relaxed) {
+                let has = now(*gauge).load(Ordering::Relaxed);
+                if has == *value || falls && has < *value {
                     continue;
                 }
                 let old = now(*gauge).swap(*value, Ordering::Relaxed);

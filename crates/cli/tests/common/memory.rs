@@ -1,5 +1,7 @@
 //! How much memory a process and its descendants have resident, seen from outside.
 
+pub use ramfold_survey::process::{children, tree};
+
 use super::cgroup::Cgroup;
 use std::collections::HashMap;
 use std::fs;
@@ -62,29 +64,6 @@ pub fn of_tree(root: u32, group: Option<&Cgroup>, bound: u64) -> u64 {
     };
     let sum = || tree.iter().map(proportional).sum::<u64>();
     std::iter::repeat_with(sum).take(3).find(|sum| *sum <= bound).unwrap_or_else(sum)
-}
-
-/// A process and all that descends from it.
-pub fn tree(root: u32) -> Vec<u32> {
-    let mut tree = vec![root];
-    let mut next = 0;
-    while next < tree.len() {
-        tree.extend(children(tree[next]));
-        next += 1;
-    }
-    tree
-}
-
-/// Of all threads: each can have forked. A process that has just ended has none.
-pub fn children(pid: u32) -> Vec<u32> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    let lists =
-        threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    lists
-        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-        .collect()
 }
 
 /// The parent of a process that has not ended.
