@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::progress::Progress;
 use common::{Program, Ramfold, Running, binary, compiled, need, run, within_limit};
 use serde_json::Value;
 use std::fs;
@@ -129,4 +130,20 @@ fn what_only_children_have_counts() {
         drop(running.child.stdin.take());
         assert!(running.child.wait().unwrap().success(), "{mode}");
     }
+}
+
+/// The watch that ends a hanging test: who sleeps is told, and who spins, but not who works.
+#[test]
+fn who_makes_no_progress_is_told() {
+    let patience = Duration::from_secs(1);
+    let told_after = |script: &str| {
+        let running = Running::start(Command::new("sh").args(["-c", script]));
+        let mut progress = Progress::new(running.child.id(), patience);
+        let started = Instant::now();
+        common::patience::wait_for(script, || progress.hangs().is_some());
+        started.elapsed()
+    };
+    assert!(told_after("sleep 100") >= patience);
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+    assert!(told_after("while :; do :; done") > patience * processors);
 }

@@ -9,10 +9,12 @@ pub mod lines;
 pub mod memory;
 pub mod need;
 pub mod patience;
+pub mod progress;
 pub mod small;
 
 use cgroup::Cgroup;
 use memory::Sampler;
+use progress::Progress;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::Read;
@@ -57,7 +59,7 @@ impl Program {
         self
     }
 
-    /// How long it may take before it counts as hanging.
+    /// See [`Progress::hangs`].
     pub fn patience(mut self, seconds: u64) -> Self {
         self.patience = Duration::from_secs(seconds);
         self
@@ -175,12 +177,14 @@ pub fn run_in(
     let started = Instant::now();
     let mut running = Running::start_in(group.as_deref(), &mut command);
     let sampler = Sampler::start(running.child.id(), group, ramfold.map_or(u64::MAX, Ramfold::bound));
+    let mut progress = Progress::new(running.child.id(), program.patience);
     let status = loop {
         if let Some(status) = running.child.try_wait().unwrap() {
             break status;
         }
-        let patience = program.patience;
-        assert!(started.elapsed() < patience, "{command:?} has not ended after {patience:?}");
+        if let Some(why) = progress.hangs() {
+            panic!("{command:?} hangs: {why}");
+        }
         std::thread::sleep(Duration::from_millis(2));
     };
     let peak = sampler.stop();

@@ -1,0 +1,54 @@
+//! Whether a program hangs, told by its progress: the wall clock tells how busy others keep the machine.
+//!
+//! The measure is the processor time of the whole tree, of children that have ended included. A tree that hangs asleep
+//! uses next to none of it; `ramfold run` itself then uses about a thousandth of the time. A tree that spins uses more
+//! than any test needs.
+
+use super::memory::tree;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Looks at one tree of processes, as often as it is asked to.
+#[derive(Debug)]
+pub struct Progress {
+    root: u32,
+    patience: Duration,
+    since: Instant,
+    used: Duration,
+}
+
+impl Progress {
+    pub fn new(root: u32, patience: Duration) -> Self {
+        Self { root, patience, since: Instant::now(), used: Duration::ZERO }
+    }
+
+    /// Why the tree counts as hanging: within `patience` it used less than a hundredth of it, or it used all that the
+    /// machine has in `patience` and has not ended.
+    pub fn hangs(&mut self) -> Option<String> {
+        if self.since.elapsed() < self.patience {
+            return None;
+        }
+        let used = tree(self.root).into_iter().map(processor_time).sum();
+        let last = Duration::saturating_sub(used, self.used);
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        if used > self.patience * processors || last < self.patience / 100 {
+            return Some(format!(
+                "{used:?} of processor time, {last:?} in the last {:?}",
+                self.since.elapsed()
+            ));
+        }
+        (self.since, self.used) = (Instant::now(), used);
+        None
+    }
+}
+
+/// What a process and the children that it has waited for used; nothing if it has ended.
+fn processor_time(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    // Fields 14 to 17 of proc_pid_stat(5); the third is the first behind the name.
+    let times = after_name.split_whitespace().skip(11).take(4);
+    // SAFETY: takes and gives plain integers.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+    Duration::from_secs_f64(times.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / per_second)
+}
