@@ -30,8 +30,7 @@ impl Progress {
         }
         let used = tree(self.root).into_iter().map(processor_time).sum();
         let last = Duration::saturating_sub(used, self.used);
-        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        if used > self.patience * processors || last < self.patience / 100 {
+        if used > all_of(self.patience) || last < self.patience / 100 {
             return Some(format!(
                 "{used:?} of processor time, {last:?} in the last {:?}",
                 self.since.elapsed()
@@ -40,6 +39,12 @@ impl Progress {
         (self.since, self.used) = (Instant::now(), used);
         None
     }
+}
+
+/// The processor time that the machine has in so much time.
+pub fn all_of(time: Duration) -> Duration {
+    time * std::thread::available_parallelism()
+        .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
 }
 
 /// What a process and the children that it has waited for used; nothing if it has ended.
