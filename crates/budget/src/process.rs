@@ -11,6 +11,8 @@ pub struct Stat {
     pub parent: u32,
     /// Clock ticks that it has run for.
     pub ran: u64,
+    /// The same of children that it has waited for, and of theirs.
+    pub children_ran: u64,
     /// Where its stack began, which an exec changes; 0 if this user may not know.
     pub start_stack: u64,
 }
@@ -32,6 +34,7 @@ impl Stat {
             state: *rest.as_bytes().first()?,
             parent: field(4)?.try_into().ok()?,
             ran: field(14)? + field(15)?,
+            children_ran: field(16)? + field(17)?,
             start_stack: field(28)?,
         })
     }
@@ -123,7 +126,7 @@ mod tests {
     #[test]
     fn what_the_kernel_tells_of_a_process_is_understood() {
         let running = stat('R').unwrap();
-        assert_eq!((running.parent, running.ran, running.start_stack), (7, 78, 99));
+        assert_eq!((running.parent, running.ran, running.children_ran, running.start_stack), (7, 78, 19, 99));
         assert!(running.can_run() && !running.has_ended());
         assert!(!stat('S').unwrap().can_run() && stat('Z').unwrap().has_ended());
         assert!(stat('T').unwrap().is_stopped() && stat('t').unwrap().is_stopped() && !running.is_stopped());

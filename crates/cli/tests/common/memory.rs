@@ -3,6 +3,7 @@
 pub use ramfold_survey::process::{children, tree};
 
 use super::cgroup::Cgroup;
+use ramfold_budget::process::Stat;
 use std::collections::HashMap;
 use std::fs;
 use std::sync::Arc;
@@ -68,8 +69,7 @@ pub fn of_tree(root: u32, group: Option<&Cgroup>, bound: u64) -> u64 {
 
 /// The parent of a process that has not ended.
 pub fn parent(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+    Stat::of(pid).map(|stat| stat.parent)
 }
 
 /// The child of a process that has no other.

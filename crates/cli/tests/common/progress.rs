@@ -5,7 +5,7 @@
 //! than any test needs.
 
 use super::memory::tree;
-use std::fs;
+use ramfold_budget::process::Stat;
 use std::time::{Duration, Instant};
 
 /// Looks at one tree of processes, as often as it is asked to.
@@ -49,11 +49,6 @@ pub fn all_of(time: Duration) -> Duration {
 
 /// What a process and the children that it has waited for used; nothing if it has ended.
 fn processor_time(pid: u32) -> Duration {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let after_name = stat.rsplit(')').next().unwrap_or_default();
-    // Fields 14 to 17 of proc_pid_stat(5); the third is the first behind the name.
-    let times = after_name.split_whitespace().skip(11).take(4);
-    // SAFETY: takes and gives plain integers.
-    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
-    Duration::from_secs_f64(times.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / per_second)
+    let ticks = Stat::of(pid).map_or(0, |stat| stat.ran + stat.children_ran);
+    Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
