@@ -72,7 +72,10 @@ pub(super) struct Run {
     found: u64,
     found_at_start: u64,
     idle_rounds: u32,
-    /// Bytes freed that the pool has not become smaller by.
+    /// Bytes freed, and how many end the run.
+    freed: u64,
+    most: u64,
+    /// Those of them that the pool has not become smaller by.
     holes: u64,
 }
 
@@ -88,6 +91,8 @@ impl Run {
             found: 0,
             found_at_start: 0,
             idle_rounds: 0,
+            freed: 0,
+            most: u64::MAX,
             holes: 0,
         }
     }
@@ -130,11 +135,17 @@ impl Store {
     /// Writes back (persistent) or drops (ephemeral) least recently used pages, in batches, until the pool is
     /// under the accept threshold; and those of pools that have refused a store at their memlimit.
     pub fn shrink(&self) -> Shrunk {
+        self.shrink_by(u64::MAX)
+    }
+
+    /// The same, but objects of so many bytes leave at most, or one batch more: for a thread that is waited for. They
+    /// leave room for others of their sizes, also where the pool is not smaller yet.
+    pub fn shrink_by(&self, bytes: u64) -> Shrunk {
         let before = self.pool_bytes();
-        let mut run = Run::new(self);
+        let mut run = Run { most: bytes, ..Run::new(self) };
         self.shrink_crowded(&mut run);
         let stop = self.evict_while(&mut run, || self.excess());
-        if stop == Stop::Done {
+        if stop == Stop::Done && self.excess() == 0 {
             self.was_full.store(false, Relaxed);
         }
         self.shrunk(&run, before, stop)
@@ -153,13 +164,14 @@ impl Store {
     fn evict_while(&self, run: &mut Run, excess: impl Fn() -> u64) -> Stop {
         while excess() > 0 && self.settle_for_room() {}
         loop {
-            if excess() == 0 {
+            if excess() == 0 || run.freed >= run.most {
                 return Stop::Done;
             }
             let mut turn = self.turns.begin(run.wanted(self));
             let (others, held) = (self.turns.ended(), self.pool_bytes());
             let (own, more) = (run.batches, self.collect(run, &mut turn, excess()));
             let freed = self.write_back(run, turn);
+            run.freed += freed;
             self.close_holes(run, freed, held, more);
             // What is left may be on its way out in other threads.
             if !more && excess() > 0 && !self.turns.wait_past(others + run.batches - own) {

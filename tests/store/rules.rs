@@ -129,6 +129,29 @@ fn a_full_pool_is_shrunk_until_it_accepts_and_the_oldest_go_first() {
 }
 
 #[test]
+fn who_is_waited_for_shrinks_a_full_pool_by_little_and_leaves_the_rest() {
+    const LITTLE: u64 = 64 << 10;
+    let tier = Arc::new(MemoryTier::default());
+    let config = Config { shrink_inline: false, ..limited(2000) };
+    let mut bench = Bench::new(&config, Some(tier.clone()));
+    let pool = bench.store.create_pool(PoolKind::Persistent, None);
+    let mut stored = 0;
+    while bench.put(pool, stored, &small_page(stored)).is_ok() {
+        stored += 1;
+    }
+    let Shrunk { written_back, stop, .. } = bench.store.shrink_by(LITTLE);
+    assert_eq!(stop, Stop::Done);
+    let bytes = bench.stat("writeback_bytes");
+    assert!(written_back > 0 && (LITTLE..5 * LITTLE).contains(&bytes), "{written_back} pages, {bytes} bytes");
+    assert!(bench.store.needs_shrink(), "it is not under the accept threshold");
+    bench.put(pool, stored, &small_page(stored)).expect("objects of this size have left");
+    assert_eq!(bench.shrink().stop, Stop::Done);
+    assert!(bench.stat("writeback_bytes") > 2 * bytes && !bench.store.needs_shrink());
+    assert_eq!(bench.store.shrink_by(LITTLE).written_back, 0, "there is nothing to do");
+    bench.store.check();
+}
+
+#[test]
 fn above_the_accept_threshold_after_full_is_a_limit_hit_too() {
     let tier = Arc::new(MemoryTier::default());
     tier.capacity.store(1, Relaxed);

@@ -9,9 +9,11 @@
 //! differ in what they do when nothing is to be had.
 
 use crate::door::{Door, Given};
-use crate::member::Member;
+use crate::member::{BITE, Member};
 use std::time::{Duration, Instant};
 
+/// Bytes that the pool gives when everything was looked at and nothing is to be had: the next look is as long.
+const SQUEEZED: u64 = 16 * BITE;
 /// Times that everything is looked at before it counts as nothing to give: the heat of a page takes up to 15.
 const PASSES: usize = 16;
 /// How often in turn, and how long, it is left to a member with older pages to make room.
@@ -61,10 +63,10 @@ impl Effort {
         member.refresh(door.resident());
         // No more at once: what the pool gives may be in common as well.
         let resident = door.resident();
-        if member.was_in_vain(before, resident) && member.over_high(resident) > 0 && member.squeeze() {
+        if member.was_in_vain(before, resident) && member.over_high(resident) > 0 && member.squeeze(BITE) {
             member.refresh(door.resident());
         }
-        if given.pages > 0 || (given.refused > 0 && member.shrink() && self.has_shrunk(member)) {
+        if given.pages > 0 || (given.refused > 0 && member.bite() && self.has_shrunk(member)) {
             self.looked_in_vain = 0;
             return (Turn::Made, given);
         }
@@ -75,7 +77,7 @@ impl Effort {
 
     /// Where the door has nothing to give, the pool has to. False if it has nothing either.
     pub fn squeeze(&mut self, member: &Member, door: &impl Door) -> bool {
-        let squeezed = member.squeeze() && self.has_shrunk(member);
+        let squeezed = member.squeeze(SQUEEZED) && self.has_shrunk(member);
         if squeezed {
             member.refresh(door.resident());
             self.looked_in_vain = 0;
@@ -114,7 +116,7 @@ pub fn until_low(member: &Member, door: &impl Door, mut give: impl FnMut() -> Gi
         }
         if member.store().needs_shrink() {
             // What the store would refuse is not worth compressing.
-            member.shrink();
+            member.bite();
         }
         let (turn, given) = effort.turn(member, door, || {
             let given = give();

@@ -14,11 +14,14 @@ use crate::segment::{Counter, EXTENT_SIZE, Gauge, Segment, SlotId};
 use crate::usage::Usage;
 use ramfold::tier::Tier;
 use ramfold::tier::file::FileTier;
-use ramfold::{ConfigError, PAGE_SIZE, Store};
+use ramfold::{ConfigError, PAGE_SIZE, Shrunk, Store};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes that a thread writes back at a time while a program may wait for it.
+pub(crate) const BITE: u64 = 256 << 10;
 
 /// A member.
 #[derive(Debug)]
@@ -142,7 +145,7 @@ impl Member {
     /// the counters.
     pub fn tick(&self, door: &impl Door) {
         if self.store.needs_shrink() {
-            self.shrink();
+            self.store.shrink();
         }
         self.usage.look_for_own();
         self.refresh(door.resident());
@@ -328,23 +331,23 @@ impl Member {
         pool + swap < margin && segment.in_use() > limit - limit / 16
     }
 
-    /// Writes back until the store accepts pages again. False if that is not to be had.
-    pub(crate) fn shrink(&self) -> bool {
-        let before = self.store.pool_bytes();
-        self.store.shrink();
-        self.store.pool_bytes() < before || !self.store.needs_shrink()
+    /// Writes back a little of a full pool, so that the store accepts pages again; the rest is the tick's. False if
+    /// nothing is to be had.
+    pub(crate) fn bite(&self) -> bool {
+        let Shrunk { written_back, dropped, freed_bytes, .. } = self.store.shrink_by(BITE);
+        written_back + dropped + freed_bytes > 0 || !self.store.needs_shrink()
     }
 
-    /// Writes back a part of the pool, though it is within its bound: there is nothing else to give. False if that is
-    /// not to be had.
-    pub(crate) fn squeeze(&self) -> bool {
+    /// Writes back so many bytes of the pool, though it is within its bound: there is nothing else to give. Its bound
+    /// becomes smaller by an eighth, and the rest is the tick's. False if that is not to be had.
+    pub(crate) fn squeeze(&self, bytes: u64) -> bool {
         let before = self.store.pool_bytes();
         if self.is_apart {
             // A bound would refuse what others have made room for meanwhile.
             return self.store.reclaim(before / 8).freed_bytes > 0;
         }
         self.store.set_max_pool_bytes(before - before / 8);
-        self.store.shrink();
+        self.store.reclaim(bytes);
         self.store.pool_bytes() < before
     }
 

@@ -24,7 +24,7 @@ const HOUR: u64 = 3600;
 #[test]
 fn python_objects() {
     if need::userfaultfd() && need::programs(&["python3"]) {
-        same_in_shares(&objects(60_000), &[2], MODES);
+        same_in_shares(&objects(40_000), &[2], MODES);
     }
 }
 
@@ -98,7 +98,7 @@ fn java() {
 #[test]
 fn redis() {
     if need::userfaultfd() && need::programs(&["redis-server", "redis-cli"]) {
-        redis_in_shares(200_000, &[2], MODES);
+        redis_in_shares(120_000, &[2], MODES);
     }
 }
 

@@ -50,7 +50,7 @@ fn a_parallel_build_in_a_quarter() {
 fn multiprocessing(shares: &[u64]) {
     if need::userfaultfd() && need::programs(&["python3"]) {
         for method in ["fork", "spawn"] {
-            let words = ["python3", &test_file("programs/pool.py"), method, "60000"];
+            let words = ["python3", &test_file("programs/pool.py"), method, "40000"];
             let program = Program::new(method, &words).patience(1200);
             same_in_shares(&program, shares, MODES);
         }
@@ -141,7 +141,7 @@ fn served(ramfold: Option<&Ramfold>) -> (BTreeMap<u32, String>, u64) {
         assert!(server.child.try_wait().unwrap().is_none(), "gunicorn ended");
         UnixStream::connect(&socket).is_ok()
     });
-    let parts = |first: u32| (first..60).step_by(3).map(|part| (part, answer(&socket, part)));
+    let parts = |first: u32| (first..30).step_by(3).map(|part| (part, answer(&socket, part)));
     let answers = std::thread::scope(|scope| {
         let clients: Vec<_> =
             (0..3).map(|first| scope.spawn(move || parts(first).collect::<Vec<_>>())).collect();

@@ -32,6 +32,10 @@ struct Options {
     /// A file of 4096-byte pages to fill memory with (default: made-up pages)
     #[arg(long)]
     pages: Option<PathBuf>,
+    /// The limit, in MiB (default: 512, and half of what python and redis have alone). Two calls whose results are
+    /// compared want the same
+    #[arg(long, value_name = "MIB")]
+    limit_mib: Option<u64>,
 }
 
 const EXAMPLE: &str = "Example: run-vs-kernel --ramfold target/release/ramfold --only uniform --runs 3";
@@ -69,7 +73,7 @@ fn compare(kind: Kind, scale: &Scale, sides: &[Side], options: &Options, bench: 
         eprintln!("    {}", outcome.result);
         anyhow::Ok(outcome)
     };
-    let limit = match kind.limit(scale) {
+    let limit = match options.limit_mib.map_or(kind.limit(scale), |mib| Limit::Fixed(mib << 20)) {
         Limit::Fixed(bytes) => bytes,
         Limit::Half => run(Side::Unlimited, 0)?.dram / 2,
     };

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 
 #define SIZE (24 * MIB)
-#define ROUNDS 12
+#define ROUNDS 6
 #define PLACES 4096
 
 static void fork_and_kill(void) {

@@ -1,7 +1,7 @@
-/* A block grows to 300 MB step by step, and nothing of it is lost on the way. */
+/* A block grows to 150 MB step by step, and nothing of it is lost on the way. */
 #include "check.h"
 
-#define END (300 * 1000 * 1000ul)
+#define END (150 * 1000 * 1000ul)
 
 int main(int argc, char **argv) {
     arguments(argc, argv);
