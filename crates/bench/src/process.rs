@@ -2,8 +2,10 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use ramfold_budget::process::Stat;
 
 /// A child that does not outlive its owner.
 #[derive(Debug)]
@@ -35,6 +37,14 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Processor time that the process has used.
+///
+/// # Errors
+/// The process has ended.
+pub fn processor_time(pid: u32) -> Result<Duration> {
+    Ok(Stat::of(pid).context("the program has ended")?.ran)
 }
 
 /// Bytes of anonymous memory that are resident.

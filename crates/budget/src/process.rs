@@ -2,6 +2,7 @@
 
 use ramfold::PAGE_SIZE as PAGE;
 use std::fs;
+use std::time::Duration;
 
 /// What `/proc/PID/stat` tells (proc_pid_stat(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,10 +10,10 @@ pub struct Stat {
     state: u8,
     /// Who made it, or has taken it over.
     pub parent: u32,
-    /// Clock ticks that it has run for.
-    pub ran: u64,
+    /// Processor time that it has used, by the kernel's clock ticks.
+    pub ran: Duration,
     /// The same of children that it has waited for, and of theirs.
-    pub children_ran: u64,
+    pub children_ran: Duration,
     /// Where its stack began, which an exec changes; 0 if this user may not know.
     pub start_stack: u64,
 }
@@ -33,8 +34,8 @@ impl Stat {
         Some(Self {
             state: *rest.as_bytes().first()?,
             parent: field(4)?.try_into().ok()?,
-            ran: field(14)? + field(15)?,
-            children_ran: field(16)? + field(17)?,
+            ran: of_ticks(field(14)? + field(15)?),
+            children_ran: of_ticks(field(16)? + field(17)?),
             start_stack: field(28)?,
         })
     }
@@ -56,6 +57,10 @@ impl Stat {
     pub fn can_run(&self) -> bool {
         matches!(self.state, b'R' | b'D')
     }
+}
+
+fn of_ticks(ticks: u64) -> Duration {
+    Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second())
 }
 
 /// Bytes of anonymous memory that the process has resident; 0 if nothing is told.
@@ -126,7 +131,8 @@ mod tests {
     #[test]
     fn what_the_kernel_tells_of_a_process_is_understood() {
         let running = stat('R').unwrap();
-        assert_eq!((running.parent, running.ran, running.children_ran, running.start_stack), (7, 78, 19, 99));
+        assert_eq!((running.parent, running.start_stack), (7, 99));
+        assert_eq!((running.ran, running.children_ran), (of_ticks(78), of_ticks(19)));
         assert!(running.can_run() && !running.has_ended());
         assert!(!stat('S').unwrap().can_run() && stat('Z').unwrap().has_ended());
         assert!(stat('T').unwrap().is_stopped() && stat('t').unwrap().is_stopped() && !running.is_stopped());

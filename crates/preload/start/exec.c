@@ -64,11 +64,31 @@ static void write_preload(char *room, const char *ours, const char *theirs) {
     }
 }
 
+/* Whether this address is readable. `seen`: one that is, if there is one. */
+static int is_readable(const void *address, uintptr_t *seen) {
+    enum { PAGE = 4096 };
+    uintptr_t at = (uintptr_t)address;
+    if ((!*seen || at / PAGE != *seen / PAGE) && !ramfold_is_readable(at)) return 0;
+    *seen = at;
+    return 1;
+}
+
+/* Whether the kernel could read an environment, and not answer EFAULT. */
+static int can_be_read(char **envp) {
+    uintptr_t array = 0, string = 0;
+    for (;; envp++) {
+        if (!is_readable(envp, &array)) return 0;
+        if (!*envp) return 1;
+        if (!is_readable(*envp, &string)) return 0;
+    }
+}
+
 /* Runs LAUNCH with ENVP plus what must be kept. A LD_PRELOAD of the program's own gets our library in front. */
 int ramfold_with_environment(char *const *given, int (*launch)(void *call, char **envp), void *call) {
     char *empty[] = {NULL};
     char **envp = given ? (char **)given : empty;
     size_t count = 0, added = 0;
+    if (!can_be_read(envp)) return launch(call, envp);
     while (envp[count]) count++;
 
     char **merged = alloca((count + MOST_KEPT + 1) * sizeof *merged);

@@ -14,7 +14,7 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use ramfold_bench::process::Running;
+use ramfold_bench::process::{Running, processor_time};
 use ramfold_bench::zram::Zram;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -25,8 +25,6 @@ use std::time::{Duration, Instant};
 
 /// How much of the jobs' data is zeros, in percent.
 const COMPRESSIBLE: [u32; 4] = [20, 50, 75, 90];
-/// Ticks of the kernel's clock a second (USER_HZ), which /proc counts processor time in.
-const TICKS: f64 = 100.0;
 
 #[derive(Parser)]
 #[command(about = "Throughput and latency of a disk over rounds of filling a half-full ext4")]
@@ -275,10 +273,7 @@ impl Side {
     /// Seconds of processor time that the server has taken.
     fn served(&self) -> Result<Option<f64>> {
         let Device::Ramfold { server, .. } = &self.device else { return Ok(None) };
-        let stat = fs::read_to_string(format!("/proc/{}/stat", server.0.id()))?;
-        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or("").split_whitespace().collect();
-        let ticks = |number: usize| fields.get(number - 3).and_then(|field| field.parse::<f64>().ok());
-        Ok(Some((ticks(14).zip(ticks(15)).map(|(user, system)| user + system)).context("stat")? / TICKS))
+        Ok(Some(processor_time(server.0.id())?.as_secs_f64()))
     }
 }
 

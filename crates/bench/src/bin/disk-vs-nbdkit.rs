@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use ramfold_bench::comparison::median;
 use ramfold_bench::nbd_client::{Client, Kind, Load};
+use ramfold_bench::process::processor_time;
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -98,9 +99,7 @@ impl Server {
 
     /// Seconds of processor time so far.
     fn worked(&self) -> Result<f64> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
-        let fields: Vec<&str> = stat.rsplit_once(')').context("stat")?.1.split_whitespace().collect();
-        Ok((fields[11].parse::<f64>()? + fields[12].parse::<f64>()?) / 100.0)
+        Ok(processor_time(self.0.id())?.as_secs_f64())
     }
 
     /// Bytes resident.

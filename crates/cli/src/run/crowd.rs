@@ -36,8 +36,8 @@ pub struct Crowd {
 #[derive(Debug)]
 struct Known {
     since: Instant,
-    /// Ticks for which it has run.
-    ran: u64,
+    /// Processor time that it has used.
+    ran: Duration,
     /// When it was last at work.
     at_work: Instant,
 }
@@ -60,7 +60,7 @@ impl Crowd {
             pace.look(|| {
                 let managed = segment.processes().into_iter().map(|process| process.pid);
                 for pid in segment.newcomers(seen).into_iter().chain(managed) {
-                    known.entry(pid).or_insert(Known { since: now, ran: 0, at_work: now });
+                    known.entry(pid).or_insert(Known { since: now, ran: Duration::ZERO, at_work: now });
                 }
                 let at_work = look_at_all(known, now, |lived| policy.note_end(lived));
                 policy.look_at_memory(now, &Memory::of(segment));

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -68,6 +69,29 @@ static void by_a_shell(void) {
     CHECK(strcmp(array[1], "LD_PRELOAD=/nonexistent/other.so") == 0 && !array[2] && !getenv("RAMFOLD_RUN"));
 }
 
+/* An environment that the kernel cannot read is refused, as without ramfold. */
+static void unreadable(char *const *args) {
+    size_t page = 4096;
+    char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED && mprotect(pages + page, page, PROT_NONE) == 0);
+    char *bad = pages + page, *string[] = {"ONLY=this", bad, NULL};
+    char **without_end = (char **)bad - 1;
+    *without_end = "ONLY=this";
+    char **all[] = {(char **)bad, (char **)8, (char **)-1, string, without_end};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        errno = 0;
+        CHECK(execve(self, args, all[i]) == -1 && errno == EFAULT);
+        errno = 0;
+        CHECK(syscall(SYS_execveat, AT_FDCWD, self, args, all[i], 0) == -1 && errno == EFAULT);
+    }
+    /* Where the end is the last that can be read. */
+    char **to_the_end = (char **)bad - 2;
+    to_the_end[0] = "ONLY=this";
+    to_the_end[1] = NULL;
+    IN_CHILD(execve(self, args, to_the_end));
+    munmap(pages, 2 * page);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) return child(argc, argv);
     self = "/proc/self/exe";
@@ -100,6 +124,8 @@ int main(int argc, char **argv) {
     IN_CHILD(syscall(SYS_execve, self, args, bare));
     IN_CHILD(syscall(SYS_execveat, AT_FDCWD, self, args, bare, 0));
     by_a_shell();
+
+    unreadable(args);
 
     errno = 0;
     CHECK(execve("/nonexistent", args, bare) == -1 && errno == ENOENT);

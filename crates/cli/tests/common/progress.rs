@@ -49,6 +49,5 @@ pub fn all_of(time: Duration) -> Duration {
 
 /// What a process and the children that it has waited for used; nothing if it has ended.
 fn processor_time(pid: u32) -> Duration {
-    let ticks = Stat::of(pid).map_or(0, |stat| stat.ran + stat.children_ran);
-    Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
+    Stat::of(pid).map_or(Duration::ZERO, |stat| stat.ran + stat.children_ran)
 }
