@@ -73,6 +73,16 @@ impl Bench {
         self.store.load(Key { pool, object: 0, index }, &mut page, &mut self.scratch).map(|()| page)
     }
 
+    /// Stores until a page is refused; the pool never has more than so many bytes. Gives the number of pages.
+    pub fn fill(&mut self, pool: PoolId, most: u64) -> u64 {
+        let mut stored = 0;
+        while self.put(pool, stored, &small_page(stored)).is_ok() {
+            assert!(self.store.pool_bytes() <= most);
+            stored += 1;
+        }
+        stored
+    }
+
     pub fn shrink(&mut self) -> ramfold::Shrunk {
         self.store.shrink()
     }

@@ -96,11 +96,7 @@ fn after_settling_a_store_is_as_small_as_one_without_fresh_pages() {
 fn what_is_fresh_is_not_in_the_way_of_a_store() {
     let stored = [0, 12].map(|fresh_pages| {
         let (mut bench, pool) = bench(100, fresh_pages, None);
-        let mut stored = 0;
-        while bench.put(pool, stored, &small_page(stored)).is_ok() {
-            assert!(bench.store.pool_bytes() <= 100 * PAGE);
-            stored += 1;
-        }
+        let stored = bench.fill(pool, 100 * PAGE);
         assert_eq!(bench.stat("fresh_pages"), 0, "all were compressed before one was refused");
         assert_eq!(bench.stat("settled_pages"), fresh_pages);
         (0..stored).for_each(|index| assert_eq!(bench.get(pool, index).unwrap(), small_page(index)));

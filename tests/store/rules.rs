@@ -97,11 +97,7 @@ fn a_full_pool_is_shrunk_until_it_accepts_and_the_oldest_go_first() {
     let config = Config { shrink_inline: false, ..limited(200) };
     let mut bench = Bench::new(&config, Some(tier.clone()));
     let pool = bench.store.create_pool(PoolKind::Persistent, None);
-    let mut stored = 0;
-    while bench.put(pool, stored, &small_page(stored)).is_ok() {
-        stored += 1;
-        assert!(bench.store.pool_bytes() <= 200 * PAGE);
-    }
+    let stored = bench.fill(pool, 200 * PAGE);
     assert_eq!((bench.stat("reject_reclaim_fail"), bench.stat("pool_limit_hit")), (1, 1));
     assert!(bench.store.needs_shrink());
     // The oldest ten are used again.
@@ -135,10 +131,7 @@ fn who_is_waited_for_shrinks_a_full_pool_by_little_and_leaves_the_rest() {
     let config = Config { shrink_inline: false, ..limited(2000) };
     let mut bench = Bench::new(&config, Some(tier.clone()));
     let pool = bench.store.create_pool(PoolKind::Persistent, None);
-    let mut stored = 0;
-    while bench.put(pool, stored, &small_page(stored)).is_ok() {
-        stored += 1;
-    }
+    let stored = bench.fill(pool, 2000 * PAGE);
     let Shrunk { written_back, stop, .. } = bench.store.shrink_by(LITTLE);
     assert_eq!(stop, Stop::Done);
     let bytes = bench.stat("writeback_bytes");
@@ -157,10 +150,7 @@ fn above_the_accept_threshold_after_full_is_a_limit_hit_too() {
     tier.capacity.store(1, Relaxed);
     let mut bench = Bench::new(&limited(100), Some(tier));
     let pool = bench.store.create_pool(PoolKind::Persistent, None);
-    let mut stored = 0;
-    while bench.put(pool, stored, &small_page(stored)).is_ok() {
-        stored += 1;
-    }
+    bench.fill(pool, 100 * PAGE);
     assert_eq!(bench.stat("pool_limit_hit"), 1);
     assert_eq!(bench.shrink().stop, Stop::TierFull);
     bench.store.invalidate_range(pool, 0, 0..60);

@@ -73,11 +73,6 @@ fn limited(pages: u64) -> Config {
     Config { max_pool_bytes: pages * PAGE_SIZE as u64, shrink_inline: false, ..Config::default() }
 }
 
-/// Stores until the pool is full. Gives the number of pages.
-fn fill(bench: &mut Bench, pool: PoolId) -> u64 {
-    (0..).find(|&number| bench.put(pool, number, &small_page(number)).is_err()).unwrap()
-}
-
 fn assert_all_there(bench: &mut Bench, pool: PoolId, count: u64) {
     (0..count).for_each(|number| assert!(bench.get(pool, number).unwrap() == small_page(number), "{number}"));
     bench.store.check();
@@ -138,7 +133,7 @@ fn two_tiers_take_batches_at_once() {
     let tiers = [Arc::new(MemoryTier::default()), Arc::new(MemoryTier::default())];
     let mut bench = with_tiers(&limited(400), &[&tiers[0], &tiers[1]]);
     let pool = bench.store.create_pool(PoolKind::Persistent, None);
-    let count = fill(&mut bench, pool);
+    let count = bench.fill(pool, 400 * PAGE_SIZE as u64);
     bench.store.set_max_pool_bytes(0);
     let store = &bench.store;
     std::thread::scope(|scope| {
@@ -224,7 +219,7 @@ fn a_full_tier_leaves_its_batch_to_the_next() {
     tiers[0].capacity.store(300, Relaxed);
     let mut bench = with_tiers(&limited(400), &[&tiers[0], &tiers[1], &tiers[2]]);
     let pool = bench.store.create_pool(PoolKind::Persistent, None);
-    let count = fill(&mut bench, pool);
+    let count = bench.fill(pool, 400 * PAGE_SIZE as u64);
     bench.store.set_max_pool_bytes(0);
     tiers[1].write_error.nth.store(1, Relaxed);
     assert_eq!(bench.shrink().stop, Stop::Done);

@@ -12,7 +12,8 @@ use crate::door::{Door, Given};
 use crate::member::{BITE, Member};
 use std::time::{Duration, Instant};
 
-/// Bytes that the pool gives when everything was looked at and nothing is to be had: the next look is as long.
+/// Bytes that the pool gives when everything was looked at and nothing is to be had. More than a bite: before the pool
+/// gives again, everything is looked at again.
 const SQUEEZED: u64 = 16 * BITE;
 /// Times that everything is looked at before it counts as nothing to give: the heat of a page takes up to 15.
 const PASSES: usize = 16;

@@ -338,8 +338,9 @@ impl Member {
         written_back + dropped + freed_bytes > 0 || !self.store.needs_shrink()
     }
 
-    /// Writes back so many bytes of the pool, though it is within its bound: there is nothing else to give. Its bound
-    /// becomes smaller by an eighth, and the rest is the tick's. False if that is not to be had.
+    /// Writes back a part of the pool, though it is within its bound: there is nothing else to give. The bound becomes
+    /// smaller by an eighth; `bytes` of that leave at once, the rest with the next tick. A pool that is apart gives the
+    /// eighth at once. False if nothing is to be had.
     pub(crate) fn squeeze(&self, bytes: u64) -> bool {
         let before = self.store.pool_bytes();
         if self.is_apart {

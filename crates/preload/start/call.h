@@ -30,6 +30,9 @@ static inline long ramfold_call(long number, long a, long b, long c, long d, lon
     return result;
 }
 
+/* Of any machine. */
+enum { SMALLEST_PAGE = 4096 };
+
 /* Whether the kernel can read the word at this address: it reads a set of signals before it refuses what is to be done with
    it (as in Abseil's AddressIsReadable). Filters of system calls let the call through, which libc makes all the time. */
 static inline int ramfold_is_readable(uintptr_t at) {
@@ -45,7 +48,6 @@ static inline int ramfold_is_readable(uintptr_t at) {
 
 /* Copies a program's arguments as the kernel would read them. Not where they cannot be read: 0, and EFAULT. */
 static inline int ramfold_copy(void *to, const void *from, size_t size) {
-    enum { SMALLEST_PAGE = 4096 };
     uintptr_t at = (uintptr_t)from, end = at + size;
     for (; at < end; at = (at / SMALLEST_PAGE + 1) * SMALLEST_PAGE) {
         if (ramfold_is_readable(at)) continue;

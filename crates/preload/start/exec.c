@@ -66,20 +66,19 @@ static void write_preload(char *room, const char *ours, const char *theirs) {
 
 /* Whether this address is readable. `seen`: one that is, if there is one. */
 static int is_readable(const void *address, uintptr_t *seen) {
-    enum { PAGE = 4096 };
     uintptr_t at = (uintptr_t)address;
-    if ((!*seen || at / PAGE != *seen / PAGE) && !ramfold_is_readable(at)) return 0;
+    if ((!*seen || at / SMALLEST_PAGE != *seen / SMALLEST_PAGE) && !ramfold_is_readable(at)) return 0;
     *seen = at;
     return 1;
 }
 
-/* Whether the kernel could read an environment, and not answer EFAULT. */
-static int can_be_read(char **envp) {
+/* Counts an environment. Not one that the kernel cannot read: 0. */
+static int count_variables(char **envp, size_t *count) {
     uintptr_t array = 0, string = 0;
-    for (;; envp++) {
-        if (!is_readable(envp, &array)) return 0;
-        if (!*envp) return 1;
-        if (!is_readable(*envp, &string)) return 0;
+    for (*count = 0;; ++*count) {
+        if (!is_readable(&envp[*count], &array)) return 0;
+        if (!envp[*count]) return 1;
+        if (!is_readable(envp[*count], &string)) return 0;
     }
 }
 
@@ -87,9 +86,8 @@ static int can_be_read(char **envp) {
 int ramfold_with_environment(char *const *given, int (*launch)(void *call, char **envp), void *call) {
     char *empty[] = {NULL};
     char **envp = given ? (char **)given : empty;
-    size_t count = 0, added = 0;
-    if (!can_be_read(envp)) return launch(call, envp);
-    while (envp[count]) count++;
+    size_t count, added = 0;
+    if (!count_variables(envp, &count)) return launch(call, envp);
 
     char **merged = alloca((count + MOST_KEPT + 1) * sizeof *merged);
     memcpy(merged, envp, count * sizeof *merged);
