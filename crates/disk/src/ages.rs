@@ -2,15 +2,16 @@
 //!
 //! A word a page: the time in 32nds of a second since the disk began, and zram's idle mark, which the next use takes
 //! away. The words lie in a tree of three levels that grows where pages are used, so a large disk costs nothing where
-//! it is empty, and a use costs three loads and a store. The price is four bytes for each page near one that was used;
-//! they are kept until the disk ends.
+//! it is empty, and a use costs three loads, a store, and the kernel's coarse clock, which is a load as well. The price
+//! is four bytes for each page near one that was used; they are kept until the disk ends.
 //!
 //! Guarantee: a page that is used after a mark is not idle by that mark. Times are right for two years.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Pages below one branch of the middle level, and branches there.
 const FAN: u64 = 1024;
@@ -28,7 +29,8 @@ type Branch = Box<[OnceLock<Leaf>]>;
 /// The ages of one disk.
 #[derive(Debug)]
 pub(crate) struct Ages {
-    began: Instant,
+    /// By [`since_boot`].
+    began: Duration,
     top: Box<[OnceLock<Branch>]>,
 }
 
@@ -43,12 +45,12 @@ pub struct Age {
 
 impl Ages {
     pub(crate) fn new() -> Self {
-        Self { began: Instant::now(), top: (0..TOP).map(|_| OnceLock::new()).collect() }
+        Self { began: since_boot(), top: (0..TOP).map(|_| OnceLock::new()).collect() }
     }
 
     /// How long ago the disk began.
     pub(crate) fn now(&self) -> Duration {
-        self.began.elapsed()
+        since_boot().saturating_sub(self.began)
     }
 
     /// Notes a use.
@@ -108,6 +110,11 @@ impl Ages {
     fn ticks(&self) -> u32 {
         u32::try_from(ticks(self.now())).map_or(IDLE - 1, |ticks| ticks.clamp(1, IDLE - 1))
     }
+}
+
+/// Right to some milliseconds.
+fn since_boot() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::MonotonicCoarse)).unwrap_or_default()
 }
 
 fn ticks(time: Duration) -> u64 {
