@@ -116,8 +116,9 @@ pub fn until_low(member: &Member, door: &impl Door, mut give: impl FnMut() -> Gi
             return true;
         }
         if member.store().needs_shrink() {
-            // What the store would refuse is not worth compressing.
-            member.bite();
+            // What the store would refuse is not worth compressing. As far as is wanted: after one batch the next pages
+            // would find it full again.
+            member.store().shrink();
         }
         let (turn, given) = effort.turn(member, door, || {
             let given = give();

@@ -331,8 +331,8 @@ impl Member {
         pool + swap < margin && segment.in_use() > limit - limit / 16
     }
 
-    /// Writes back a little of a full pool, so that the store accepts pages again; the rest is the tick's. False if
-    /// nothing is to be had.
+    /// Writes back a little of a full pool, so that the store accepts pages again: for a thread that is waited for. The
+    /// rest is left to who is not. False if nothing is to be had.
     pub(crate) fn bite(&self) -> bool {
         let Shrunk { written_back, dropped, freed_bytes, .. } = self.store.shrink_by(BITE);
         written_back + dropped + freed_bytes > 0 || !self.store.needs_shrink()
