@@ -115,11 +115,8 @@ pub fn until_low(member: &Member, door: &impl Door, mut give: impl FnMut() -> Gi
             member.set_exhausted(false);
             return true;
         }
-        if member.store().needs_shrink() {
-            // What the store would refuse is not worth compressing. As far as is wanted: after one batch the next pages
-            // would find it full again.
-            member.store().shrink();
-        }
+        // What the store would refuse is not worth compressing.
+        member.shrink_if_full();
         let (turn, given) = effort.turn(member, door, || {
             let given = give();
             member.usage.look_for_own();

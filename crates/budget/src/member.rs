@@ -144,9 +144,7 @@ impl Member {
     /// Writes back when the pool is full, shares the pool's bound and the swap file with other members, and enters
     /// the counters.
     pub fn tick(&self, door: &impl Door) {
-        if self.store.needs_shrink() {
-            self.store.shrink();
-        }
+        self.shrink_if_full();
         self.usage.look_for_own();
         self.refresh(door.resident());
         self.share_pool();
@@ -329,6 +327,14 @@ impl Member {
         // The log of the swap file needs some room to be cleaned.
         let margin = max_pool / 8 + segment.swap_limit() / 16 + 2 * EXTENT_SIZE;
         pool + swap < margin && segment.in_use() > limit - limit / 16
+    }
+
+    /// Writes back until a full pool is under its accept threshold: for a thread that nobody waits for. After one batch
+    /// the next pages would find it full again.
+    pub fn shrink_if_full(&self) {
+        if self.store.needs_shrink() {
+            self.store.shrink();
+        }
     }
 
     /// Writes back a little of a full pool, so that the store accepts pages again: for a thread that is waited for. The

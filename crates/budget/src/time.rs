@@ -8,6 +8,12 @@ pub fn now_ns() -> u64 {
     clock_ns(ClockId::Monotonic)
 }
 
+/// The same, some milliseconds old at most, for a load of memory: for who asks at each page.
+#[must_use]
+pub fn coarse_ns() -> u64 {
+    clock_ns(ClockId::MonotonicCoarse)
+}
+
 /// How long the calling thread has been running on a processor.
 #[must_use]
 pub fn thread_ns() -> u64 {

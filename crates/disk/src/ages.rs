@@ -7,7 +7,7 @@
 //!
 //! Guarantee: a page that is used after a mark is not idle by that mark. Times are right for two years.
 
-use rustix::time::{ClockId, clock_gettime};
+use ramfold_budget::time::coarse_ns;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -29,8 +29,8 @@ type Branch = Box<[OnceLock<Leaf>]>;
 /// The ages of one disk.
 #[derive(Debug)]
 pub(crate) struct Ages {
-    /// By [`since_boot`].
-    began: Duration,
+    /// By [`coarse_ns`].
+    began: u64,
     top: Box<[OnceLock<Branch>]>,
 }
 
@@ -45,12 +45,12 @@ pub struct Age {
 
 impl Ages {
     pub(crate) fn new() -> Self {
-        Self { began: since_boot(), top: (0..TOP).map(|_| OnceLock::new()).collect() }
+        Self { began: coarse_ns(), top: (0..TOP).map(|_| OnceLock::new()).collect() }
     }
 
     /// How long ago the disk began.
     pub(crate) fn now(&self) -> Duration {
-        since_boot().saturating_sub(self.began)
+        Duration::from_nanos(coarse_ns().saturating_sub(self.began))
     }
 
     /// Notes a use.
@@ -110,11 +110,6 @@ impl Ages {
     fn ticks(&self) -> u32 {
         u32::try_from(ticks(self.now())).map_or(IDLE - 1, |ticks| ticks.clamp(1, IDLE - 1))
     }
-}
-
-/// Right to some milliseconds.
-fn since_boot() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::MonotonicCoarse)).unwrap_or_default()
 }
 
 fn ticks(time: Duration) -> u64 {

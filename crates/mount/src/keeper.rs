@@ -50,9 +50,7 @@ impl Keeper {
         let most = limit.saturating_sub(own + limit / SPARE).max(PAGE_SIZE as u64);
         member.set_max_pool(most);
         let used = member.store().pool_bytes();
-        if member.store().needs_shrink() {
-            member.store().shrink();
-        }
+        member.shrink_if_full();
         let is_due = self.trimmed.is_none_or(|trimmed| trimmed.elapsed() >= TRIM);
         if own > limit / 2 && is_due {
             give_free_memory_back();
