@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that a thread writes back at a time while a program may wait for it.
-pub(crate) const BITE: u64 = 256 << 10;
+pub const BITE: u64 = 256 << 10;
 
 /// A member.
 #[derive(Debug)]
