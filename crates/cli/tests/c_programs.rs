@@ -57,6 +57,7 @@ properties!(
     own_malloc,
     own_stacks,
     pinned,
+    pinned_writes,
     protection_keys,
     raw_calls,
     raw_clone,

@@ -222,7 +222,7 @@ impl Engine {
         if !self.uffd.tells_changes() {
             return sys::discard(addr, len);
         }
-        let done = self.discard_by_move(&self.staging.trash(), addr, len).bytes;
+        let done = self.discard_by_move(addr, len).bytes;
         if done == len {
             return Ok(());
         }
@@ -230,10 +230,9 @@ impl Engine {
         self.inbox.removing(rest.clone(), || sys::discard(rest.start, rest.len()))
     }
 
-    /// The same by moving them out of the program's sight first, to where `trash` lies: nobody is told. ENOSYS where
-    /// nothing can be moved.
-    pub(crate) fn discard_by_move(&self, trash: &Range<usize>, addr: usize, len: usize) -> Progress {
-        let mut done = Progress { bytes: 0, stopped: None };
+    /// The same by moving them out of the program's sight first: nobody is told. ENOSYS where nothing can be moved.
+    fn discard_by_move(&self, addr: usize, len: usize) -> Progress {
+        let (trash, mut done) = (self.staging.trash(), Progress { bytes: 0, stopped: None });
         if !self.uffd.can_move() {
             done.stopped = Some(Errno::NOSYS);
         }

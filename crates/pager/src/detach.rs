@@ -205,7 +205,7 @@ fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<Mas
         let _ = sys::discard_unseen(to, count * PAGE);
         return Err(errno);
     }
-    let dropped = drop_pages(engine, addr, count);
+    let dropped = drop_pages(engine, addr, count, to);
     for bit in bits(ones(0..count) & !dropped) {
         let _ = sys::discard_unseen(to + bit * PAGE, PAGE);
     }
@@ -213,24 +213,30 @@ fn copy_out(engine: &Engine, page: usize, count: usize, to: usize) -> Result<Mas
     Ok(dropped)
 }
 
-/// Drops pages in which nothing changes now; their group is locked. Returns those (bits) that were dropped.
+/// Drops pages in which nothing changes now; their group is locked, and their copies lie in the window at `to`. Returns
+/// those (bits) that were dropped.
 ///
 /// They are moved out of the program's sight first: nobody is told then, and a page that is pinned stays, for
-/// somebody may be about to write into it (direct I/O, a buffer registered with io_uring). So does one that was in
-/// common since a fork, until it is unshared. Without UFFDIO_MOVE neither can be told from others.
-fn drop_pages(engine: &Engine, addr: usize, count: usize) -> Mask {
+/// somebody may be about to write into it (direct I/O, a buffer registered with io_uring). Who had it pinned until then
+/// may have written after it was copied, protected or not: so the window gets what was moved. A page that was in
+/// common since a fork stays until it is unshared. Without UFFDIO_MOVE none of this can be told.
+fn drop_pages(engine: &Engine, addr: usize, count: usize, to: usize) -> Mask {
     let all = ones(0..count);
     if !engine.uffd.can_move() {
         let done = sys::discard(addr, count * PAGE).is_ok();
         return if done { all } else { all & !present(engine, addr, count) };
     }
-    let trash = engine.staging.evictors_trash();
+    let trash = engine.staging.evictors_trash().start;
     let (mut dropped, mut at, mut most) = (0, 0, count);
     while at < count {
         let (start, pages) = (addr + at * PAGE, most.min(count - at));
-        let progress = engine.discard_by_move(&trash, start, pages * PAGE);
+        let progress = engine.uffd.move_pages(trash, start, pages * PAGE);
         let moved = progress.bytes / PAGE;
         if moved > 0 {
+            for bit in bits(present(engine, trash, moved)) {
+                sys::copy_page(trash + bit * PAGE, to + (at + bit) * PAGE);
+            }
+            let _ = sys::discard_unseen(trash, moved * PAGE);
             dropped |= ones(at..at + moved);
             at += moved;
             most = moved * 2;

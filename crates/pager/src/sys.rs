@@ -203,6 +203,14 @@ pub(crate) fn touch(addr: usize) {
     unsafe { std::ptr::with_exposed_provenance::<u8>(addr).read_volatile() };
 }
 
+/// Copies a page of the staging window to another; both are there, and nobody else writes or drops either.
+pub(crate) fn copy_page(from: usize, to: usize) {
+    let from = std::ptr::with_exposed_provenance::<u8>(from);
+    let to = std::ptr::with_exposed_provenance_mut::<u8>(to);
+    // SAFETY: the caller's: two pages of the pager's own memory, of which no reference is held.
+    unsafe { to.copy_from_nonoverlapping(from, PAGE) };
+}
+
 /// Clears the referenced bits.
 #[cfg(test)]
 pub(crate) fn make_cold(addr: usize, len: usize) -> Result<(), Errno> {
