@@ -14,14 +14,14 @@ use crate::segment::{Counter, EXTENT_SIZE, Gauge, Segment, SlotId};
 use crate::usage::Usage;
 use ramfold::tier::Tier;
 use ramfold::tier::file::FileTier;
-use ramfold::{ConfigError, PAGE_SIZE, Shrunk, Store};
+use ramfold::{ConfigError, PAGE_SIZE, Shrunk, Stop, Store};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that a thread writes back at a time while a program may wait for it.
-pub const BITE: u64 = 256 << 10;
+pub(crate) const BITE: u64 = 256 << 10;
 
 /// A member.
 #[derive(Debug)]
@@ -339,9 +339,9 @@ impl Member {
 
     /// Writes back a little of a full pool, so that the store accepts pages again: for a thread that is waited for. The
     /// rest is left to who is not. False if nothing is to be had.
-    pub(crate) fn bite(&self) -> bool {
-        let Shrunk { written_back, dropped, freed_bytes, .. } = self.store.shrink_by(BITE);
-        written_back + dropped + freed_bytes > 0 || !self.store.needs_shrink()
+    pub fn bite(&self) -> bool {
+        let Shrunk { written_back, dropped, freed_bytes, stop } = self.store.shrink_by(BITE);
+        stop == Stop::Done || written_back + dropped + freed_bytes > 0 || !self.store.needs_shrink()
     }
 
     /// Writes back a part of the pool, though it is within its bound: there is nothing else to give. The bound becomes

@@ -7,10 +7,8 @@ use crate::changed::Changed;
 use crate::counts::Counts;
 use crate::face::DiskError;
 use crate::stripes::Stripes;
-use ramfold::{
-    Key, LoadError, PAGE_SIZE, Page, PageState, PoolId, PoolKind, Scratch, Shrunk, Stop, StoreError,
-};
-use ramfold_budget::member::{BITE, Member};
+use ramfold::{Key, LoadError, PAGE_SIZE, Page, PageState, PoolId, PoolKind, Scratch, StoreError};
+use ramfold_budget::member::Member;
 use ramfold_budget::pooled::Pooled;
 use std::fmt::Debug;
 use std::ops::Range;
@@ -262,10 +260,9 @@ impl Pages {
         self.counts.notify_free.fetch_add(forgotten, Relaxed);
     }
 
-    /// Writes back a little, for a client waits; the keeper does the rest. False if that gives no room.
+    /// Writes back a little, for a client waits. False if that gives no room.
     fn makes_room(&self) -> bool {
         self.counts.writestall.fetch_add(1, Relaxed);
-        let Shrunk { stop, freed_bytes, .. } = self.member.store().shrink_by(BITE);
-        stop == Stop::Done || freed_bytes > 0
+        self.member.bite()
     }
 }
