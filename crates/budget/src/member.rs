@@ -22,6 +22,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that a thread writes back at a time while a program may wait for it.
 pub(crate) const BITE: u64 = 256 << 10;
+/// One part in so many of the limit may be memory that cannot leave before the pools have less for it.
+const FREE_PART: u64 = 16;
 
 /// A member.
 #[derive(Debug)]
@@ -280,15 +282,16 @@ impl Member {
     }
 
     /// The most that the pools may have together: of what members that are apart leave of the limit, the same part as
-    /// of the whole. Where pages have a tier to go to, memory that cannot leave is no part of that whole either: under
-    /// a tight limit it would leave a pool, and nothing for resident pages.
+    /// of the whole. Where pages have a tier to go to, memory that cannot leave is no part of that whole either, beyond
+    /// [`FREE_PART`] of the limit: under a tight one it would leave a pool, and nothing for resident pages.
     fn max_pool(&self) -> u64 {
         let (segment, max_pool) = (self.segment(), self.max_pool.load(Ordering::Relaxed));
         if self.is_apart {
             return max_pool;
         }
+        let limit = segment.limit().max(1);
         let unmanaged = if self.tier.is_some() { segment.gauge_sum(Gauge::Own) } else { 0 };
-        let (limit, taken) = (segment.limit().max(1), segment.pools_apart() + unmanaged);
+        let taken = segment.pools_apart() + unmanaged.saturating_sub(limit / FREE_PART);
         let share = u128::from(max_pool) * u128::from(limit.saturating_sub(taken)) / u128::from(limit);
         u64::try_from(share).unwrap_or(max_pool)
     }
