@@ -10,8 +10,9 @@
 use crate::time::now_ns;
 
 /// A yield that takes longer, in nanoseconds, was one to a thread that computes: a turn of the scheduler's is longer
-/// (`base_slice_ns`, 0.75 ms and more), and what a client or a fault's thread does before it waits itself is shorter.
-const TURN: u64 = 100_000;
+/// (`base_slice_ns`, 0.7 ms and more). What a client, a fault's thread or the program itself does until it waits is
+/// shorter.
+const TURN: u64 = 500_000;
 /// For how long there is a crowd then, in nanoseconds.
 const STAYS: u64 = 100_000_000;
 
