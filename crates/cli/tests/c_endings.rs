@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use common::patience::wait_for_some;
-use common::small::{MIB, MODES, in_32_mib, program};
+use common::small::{MIB, in_32_mib, modes_of, program};
 use common::{Program, Ramfold, Running, compiled, need, run, within_limit};
 
 /// Who cannot be held after what it has given up goes on, and the line that it prints tells the true reason.
@@ -37,7 +37,7 @@ fn who_writes_nonsense_into_what_is_shared_does_not_end_the_run() {
 /// sum read as far over the limit, and everybody made room for ever.)
 #[test]
 fn who_unmaps_what_is_shared_harms_itself() {
-    for mode in MODES {
+    for mode in modes_of("who_unmaps_what_is_shared_harms_itself") {
         in_32_mib("unmaps_shared", &["40"], &["--evict-mode", mode], |ramfold, ended| {
             assert!(ended.status.success(), "{mode}: {} {}", ended.status, ended.stderr);
             within_limit("unmaps_shared", ramfold, ended);
@@ -105,7 +105,9 @@ fn exhaust() {
 #[test]
 fn unmanaged() {
     let arguments = [&["64"][..], &["64", "sleeps"], &["64", "alone"]];
-    for (mode, arguments) in MODES.into_iter().flat_map(|mode| arguments.map(|arguments| (mode, arguments))) {
+    for (mode, arguments) in
+        modes_of("unmanaged").iter().flat_map(|mode| arguments.map(|arguments| (mode, arguments)))
+    {
         in_32_mib("unmanaged", arguments, &["--evict-mode", mode], |_, ended| {
             let told = &ended.stderr;
             assert_eq!(ended.status.code(), Some(137), "{mode}, {arguments:?}: {told}");
@@ -170,7 +172,7 @@ fn limited_files() {
 /// A filter that forbids what ramfold cannot do without ends the program with a line, and does not let it stand still.
 #[test]
 fn no_futex() {
-    for mode in MODES {
+    for mode in modes_of("no_futex") {
         in_32_mib("no_futex", &["64"], &["--evict-mode", mode], |_, ended| {
             assert_eq!(ended.status.code(), Some(137), "{mode}: {}", ended.stderr);
             assert!(ended.stderr.contains("forbids futex"), "{mode}: {}", ended.stderr);
@@ -199,7 +201,7 @@ fn traced_by_a_filter() {
 /// A program whose instructions have closed ramfold's numbers goes on; what it forks then ends with a line.
 #[test]
 fn forked_after_numbers_were_closed() {
-    for mode in MODES {
+    for mode in modes_of("forked_after_numbers_were_closed") {
         in_32_mib("closed_past_libc", &["40", "forks"], &["--evict-mode", mode], |_, ended| {
             assert!(ended.status.success(), "{mode}: {} {}", ended.status, ended.stderr);
             let told = "memory cannot be held under the limit";
@@ -211,7 +213,7 @@ fn forked_after_numbers_were_closed() {
 /// What locks all memory past libc locks ramfold's as well: the program goes on as it was, or a line says why not.
 #[test]
 fn locked_past_libc() {
-    for mode in MODES {
+    for mode in modes_of("locked_past_libc") {
         in_32_mib("locked_past_libc", &["40"], &["--evict-mode", mode], |_, ended| {
             let told = &ended.stderr;
             let is_told = ended.status.code() == Some(137) && told.contains("(mlockall)");

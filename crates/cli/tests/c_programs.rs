@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use common::small::{MIB, MODES, in_32_mib, in_limit, program};
+use common::small::{MIB, in_32_mib, in_limit, modes_of, program};
 use common::{Finished, Program, Ramfold, compiled, need, run, within_limit};
 
 macro_rules! properties {
@@ -143,14 +143,6 @@ fn property_linked(name: &str, definitions: &[&str]) {
     property_with(name, &[module.to_str().unwrap()], |_| ());
 }
 
-/// Both, or one of them by the program's name where time is short: `.ci/run` runs these programs twice.
-fn modes_of(name: &str) -> &'static [&'static str] {
-    match std::env::var_os("RAMFOLD_TEST_ONE_MODE") {
-        Some(_) => &MODES[name.len() % 2..][..1],
-        None => &MODES,
-    }
-}
-
 /// Without ramfold first (the program itself must be right), then with pressure of more than the limit. `flags` are the
 /// compiler's; what lies beside the program is made by `prepare`.
 fn property_with(name: &str, flags: &[&str], prepare: impl FnOnce(&Path)) {
@@ -188,8 +180,9 @@ fn dropped_user() {
     if !need::root() || !Path::new("/dev/userfaultfd").exists() {
         return;
     }
-    for (how, mode) in
-        ["user", "effective", "server", "starts"].iter().flat_map(|how| MODES.map(|mode| (*how, mode)))
+    for (how, mode) in ["user", "effective", "server", "starts"]
+        .iter()
+        .flat_map(|how| modes_of("dropped_user").iter().map(|mode| (*how, mode)))
     {
         in_32_mib("dropped_user", &[how], &["--evict-mode", mode], |ramfold, limited| {
             assert!(limited.status.success(), "{how}, {mode}: {} {}", limited.status, limited.stderr);
@@ -206,7 +199,7 @@ fn new_root() {
     if !need::root() {
         return;
     }
-    for mode in MODES {
+    for mode in modes_of("new_root") {
         let options = ["--evict-mode", mode];
         in_limit(256 * MIB, "new_root", &["300"], &options, |ramfold, limited| {
             assert!(limited.status.success(), "{mode}: {} {}", limited.status, limited.stderr);
@@ -230,7 +223,9 @@ fn traced() {
     }
     let scratch = common::scratch();
     let binary = compiled("traced", scratch.path());
-    for (mode, arguments) in MODES.into_iter().flat_map(|mode| [(mode, &[][..]), (mode, &["filtered"])]) {
+    for (mode, arguments) in
+        modes_of("traced").iter().flat_map(|mode| [(mode, &[][..]), (mode, &["filtered"])])
+    {
         let strace =
             [&["strace", "-f", "-o", "/dev/null", binary.to_str().unwrap(), "40"], arguments].concat();
         let program = Program::new("traced", &strace).variable("EXPECT_EVICTED", "1");
@@ -243,7 +238,7 @@ fn traced() {
 /// What the store refuses goes back, and what the program has dropped meanwhile is empty.
 #[test]
 fn refused() {
-    for mode in MODES {
+    for mode in modes_of("refused") {
         let stats = tempfile::NamedTempFile::new().unwrap();
         let options = ["--evict-mode", mode, "--stats", stats.path().to_str().unwrap()];
         in_limit(16 * MIB, "refused", &["0", "5000"], &options, |ramfold, limited| {
@@ -295,7 +290,7 @@ fn sanitized() {
 
 #[test]
 fn sparse_swap() {
-    for mode in MODES {
+    for mode in modes_of("sparse_swap") {
         let options = ["--swap-size", "60M", "--evict-mode", mode];
         in_32_mib("sparse_swap", &["96"], &options, |ramfold, limited| {
             assert!(limited.status.success(), "{mode}: {} {}", limited.status, limited.stderr);
@@ -319,7 +314,7 @@ fn core() {
         assert_eq!(plain.status.signal(), Some(signal), "{}", plain.stderr);
         let expected = checked_core(&plain);
         let program = program.variable("EXPECT_EVICTED", "1");
-        for mode in MODES {
+        for mode in modes_of("core") {
             let ramfold = Ramfold::new(32 * MIB, &["--evict-mode", mode]);
             let limited = run(&program, Some(&ramfold), &scratch.path().join("limited"));
             assert_eq!(limited.status.code(), Some(128 + signal), "{mode}, {how}: {}", limited.stderr);
@@ -367,7 +362,7 @@ fn inherits() {
 
 #[test]
 fn stress() {
-    for mode in MODES {
+    for mode in modes_of("stress") {
         stress_for(64, 5, 2, &["--evict-mode", mode]);
     }
 }
@@ -381,7 +376,7 @@ fn stress_long() {
 #[test]
 #[ignore = "ten minutes"]
 fn stress_long_in_a_quarter() {
-    for mode in MODES {
+    for mode in modes_of("stress_long_in_a_quarter") {
         // Forked children keep what the parent has written anew: the swap file has to hold it more than once.
         stress_for(512, 300, 4, &["--evict-mode", mode, "--swap-size", "4G"]);
     }
