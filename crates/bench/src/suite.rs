@@ -36,6 +36,8 @@ pub enum Kind {
 pub struct Scale {
     /// Smaller and shorter: to see that everything works, not to publish.
     pub quick: bool,
+    /// How long touches and redis are measured, in seconds, if not for 10 (2 where it is quick).
+    pub seconds: Option<u64>,
     /// A page file for the contents.
     pub pages: Option<PathBuf>,
     /// For sockets.
@@ -86,7 +88,7 @@ impl Scale {
     }
 
     fn seconds(&self) -> String {
-        if self.quick { "2" } else { "10" }.to_owned()
+        self.seconds.unwrap_or(if self.quick { 2 } else { 10 }).to_string()
     }
 
     fn touch(&self, order: &str) -> Result<Workload> {

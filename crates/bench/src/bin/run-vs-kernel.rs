@@ -36,6 +36,10 @@ struct Options {
     /// compared want the same
     #[arg(long, value_name = "MIB")]
     limit_mib: Option<u64>,
+    /// How long touches and redis are measured [default: 10]. redis's rate in ten seconds differs by a third from one
+    /// server to the next, in ninety by a fiftieth
+    #[arg(long)]
+    seconds: Option<u64>,
 }
 
 const EXAMPLE: &str = "Example: run-vs-kernel --ramfold target/release/ramfold --only uniform --runs 3";
@@ -47,8 +51,12 @@ fn main() -> Result<()> {
     ensure!(options.runs > 0, "--runs must be at least 1");
     let SetUp { bench, compressor, swap: _swap } =
         options.common.set_up(options.common.ramfold_options.clone())?;
-    let scale =
-        Scale { quick: options.common.quick, pages: options.pages.clone(), directory: std::env::temp_dir() };
+    let scale = Scale {
+        quick: options.common.quick,
+        seconds: options.seconds,
+        pages: options.pages.clone(),
+        directory: std::env::temp_dir(),
+    };
     let mut rows = Vec::new();
     for kind in kinds {
         rows.push(compare(kind, &scale, &sides, &options, &bench)?);
