@@ -36,8 +36,8 @@ pub enum Kind {
 pub struct Scale {
     /// Smaller and shorter: to see that everything works, not to publish.
     pub quick: bool,
-    /// How long touches and redis are measured, in seconds, if not for 10 (2 where it is quick).
-    pub seconds: Option<u64>,
+    /// How long touches and redis are measured, in seconds.
+    pub seconds: u64,
     /// A page file for the contents.
     pub pages: Option<PathBuf>,
     /// For sockets.
@@ -87,14 +87,10 @@ impl Scale {
         if self.quick { 256 } else { 1024 }
     }
 
-    fn seconds(&self) -> String {
-        self.seconds.unwrap_or(if self.quick { 2 } else { 10 }).to_string()
-    }
-
     fn touch(&self, order: &str) -> Result<Workload> {
         let mib = self.touched_mib().to_string();
         let mut program =
-            words(&[&own_program("workload")?, order, "--mib", &mib, "--seconds", &self.seconds()]);
+            words(&[&own_program("workload")?, order, "--mib", &mib, "--seconds", &self.seconds.to_string()]);
         self.add_pages(&mut program);
         Ok(Workload { program, client: None })
     }
@@ -112,7 +108,7 @@ impl Scale {
         let mut program = words(&["redis-server", "--port", "0", "--unixsocket", socket]);
         program.extend(words(&off));
         let keys = if self.quick { "200000" } else { "900000" };
-        let seconds = self.seconds();
+        let seconds = self.seconds.to_string();
         let client = ["redis", "--socket", socket, "--keys", keys, "--seconds", &seconds];
         let mut client = [words(&[&own_program("workload")?]), words(&client)].concat();
         self.add_pages(&mut client);

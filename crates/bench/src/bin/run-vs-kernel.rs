@@ -36,9 +36,9 @@ struct Options {
     /// compared want the same
     #[arg(long, value_name = "MIB")]
     limit_mib: Option<u64>,
-    /// How long touches and redis are measured [default: 10]. redis's rate in ten seconds differs by a third from one
-    /// server to the next, in ninety by a fiftieth
-    #[arg(long)]
+    /// How long touches and redis are measured (default: 10, with --quick 2). redis's rate in ten seconds differs by a
+    /// third from one server to the next, in ninety by a fiftieth
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
 }
 
@@ -53,7 +53,7 @@ fn main() -> Result<()> {
         options.common.set_up(options.common.ramfold_options.clone())?;
     let scale = Scale {
         quick: options.common.quick,
-        seconds: options.seconds,
+        seconds: options.seconds.unwrap_or(if options.common.quick { 2 } else { 10 }),
         pages: options.pages.clone(),
         directory: std::env::temp_dir(),
     };

@@ -8,11 +8,16 @@ pub const MIB: u64 = 1 << 20;
 /// The ways in which pages leave a program.
 const MODES: [&str; 2] = ["move", "wp"];
 
-/// Both ways out for a program of this name. Where all is run twice, with RAMFOLD_TEST_MODE, it is one of them each
-/// time: for `other`, the one that any other value leaves out.
+/// Both ways out for a program or test of this name. Where all is run twice, RAMFOLD_TEST_MODE is `one` and `other` in
+/// turn, and it is one of them each time.
 pub fn modes_of(name: &str) -> &'static [&'static str] {
-    let Some(asked) = std::env::var_os("RAMFOLD_TEST_MODE") else { return &MODES };
-    let mode = (name.len() + usize::from(asked == "other")) % 2;
+    let half = match std::env::var("RAMFOLD_TEST_MODE").as_deref() {
+        Err(_) => return &MODES,
+        Ok("one") => 0,
+        Ok("other") => 1,
+        Ok(asked) => panic!("RAMFOLD_TEST_MODE is {asked}: neither one nor other"),
+    };
+    let mode = (name.len() + half) % 2;
     &MODES[mode..=mode]
 }
 
