@@ -378,11 +378,8 @@ impl Member {
         let segment = self.segment();
         let mib = |gauge| segment.gauge_sum(gauge) >> 20;
         format!(
-            "out of memory: the limit of {} MiB and the swap file ({} of {} MiB) are full: {} MiB resident, {} MiB \
-             compressed, {} MiB not managed ({})",
-            segment.limit() >> 20,
-            segment.swap_used() >> 20,
-            segment.swap_limit() >> 20,
+            "out of memory: {}: {} MiB resident, {} MiB compressed, {} MiB not managed ({})",
+            self.what_is_full(),
             mib(Gauge::Resident),
             mib(Gauge::Pool),
             mib(Gauge::Own),
@@ -390,17 +387,42 @@ impl Member {
         )
     }
 
+    /// Where the swap file takes more, the limit is full of pages that stay.
+    fn what_is_full(&self) -> String {
+        let segment = self.segment();
+        let (limit, used, most) = (segment.limit() >> 20, segment.swap_used() >> 20, segment.swap_limit() >> 20);
+        if most == 0 {
+            return format!("the limit of {limit} MiB is full, and there is no swap file");
+        }
+        if segment.is_swap_short() || is_limited(segment) || self.store.stats().writeback_fail > 0 {
+            return format!("the limit of {limit} MiB and the swap file ({used} of {most} MiB) are full");
+        }
+        format!(
+            "the limit of {limit} MiB is full of what stays in memory (not managed, locked, or in use by the \
+             kernel), and the swap file ({used} of {most} MiB) is not"
+        )
+    }
+
     /// What gives more room: the swap file is written by this process, and may have a smaller size for it.
     fn way_out(&self) -> String {
-        let most = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
-        if most < self.segment().swap_limit() {
-            let most = most >> 10;
+        if is_limited(self.segment()) {
+            let most = most_of_a_file() >> 10;
             return format!(
                 "this process may write files of {most} KiB, the swap file too: raise ulimit -f, or give a larger -m"
             );
         }
         "give a larger -m, --max-pool-percent or --swap-size".into()
     }
+}
+
+/// Bytes of the largest file that this process may write.
+fn most_of_a_file() -> u64 {
+    getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
+}
+
+/// Whether this process may not write all of the swap file.
+fn is_limited(segment: &Segment) -> bool {
+    most_of_a_file() < segment.swap_limit()
 }
 
 /// Whether less than an eighth lives of what the tier holds, beside what it writes next. Nobody needs the room, so to

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use common::patience::wait_for_some;
-use common::small::{MIB, in_32_mib, modes_of, program};
+use common::small::{MIB, SKIPPED, in_32_mib, modes_of, program};
 use common::{Program, Ramfold, Running, compiled, need, run, within_limit};
 
 /// Who cannot be held after what it has given up goes on, and the line that it prints tells the true reason.
@@ -112,6 +112,23 @@ fn unmanaged() {
             let told = &ended.stderr;
             assert_eq!(ended.status.code(), Some(137), "{mode}, {arguments:?}: {told}");
             assert!(told.contains("out of memory: the limit of 32 MiB"), "{mode}, {arguments:?}: {told}");
+        });
+    }
+}
+
+/// What the kernel holds (buffers registered with io_uring) stays in memory. The line tells it from a full swap file.
+#[test]
+fn held_by_the_kernel() {
+    for mode in modes_of("pinned") {
+        in_32_mib("pinned", &["64", "all"], &["--evict-mode", mode], |_, ended| {
+            let told = &ended.stderr;
+            if ended.status.code() == Some(SKIPPED) {
+                need::skip(told.trim());
+                return;
+            }
+            assert_eq!(ended.status.code(), Some(137), "{mode}: {told}");
+            let why = "the limit of 32 MiB is full of what stays in memory (not managed, locked, or in use by the kernel)";
+            assert!(told.contains(why), "{mode}: {told}");
         });
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use common::small::{MIB, in_32_mib, in_limit, modes_of, program};
+use common::small::{MIB, SKIPPED, in_32_mib, in_limit, modes_of, program};
 use common::{Finished, Program, Ramfold, compiled, need, run, within_limit};
 
 macro_rules! properties {
@@ -146,8 +146,6 @@ fn property_linked(name: &str, definitions: &[&str]) {
 /// Without ramfold first (the program itself must be right), then with pressure of more than the limit. `flags` are the
 /// compiler's; what lies beside the program is made by `prepare`.
 fn property_with(name: &str, flags: &[&str], prepare: impl FnOnce(&Path)) {
-    /// What a program exits with that found something missing.
-    const SKIPPED: i32 = 77;
     if !(need::userfaultfd() && need::programs(&["cc"])) {
         return;
     }

@@ -1,6 +1,6 @@
 /* Memory with a protection key (pkeys(7)), as V8 has its code in: it leaves and comes back, whoever may use it just then; the key
-   stays with it, through mprotect, MADV_DONTNEED, mremap and fork, and goes with it. Where the processor has no keys, all
-   memory has the default one, and nothing is refused. */
+   stays with it, through mprotect, MADV_DONTNEED, mremap and fork, and goes with it. Where the processor has no keys, nothing is
+   refused: pkey_mprotect takes -1 alone then, for which it is mprotect. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -13,7 +13,7 @@
 #define FILE_SIZE (16 * PAGE)
 #define RW (PROT_READ | PROT_WRITE)
 
-static int key;
+static int key, default_key;
 static bool has_keys;
 static sigjmp_buf refused;
 static volatile siginfo_t told;
@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
     must(sigaction(SIGSEGV, &action, NULL) == 0);
     key = pkey_alloc(0, 0);
     has_keys = key > 0;
-    if (!has_keys) key = 0;
+    if (!has_keys) key = default_key = -1;
     unsigned char *at = map(SIZE, PROT_NONE, MAP_NORESERVE);
     must(pkey_mprotect(at, SIZE, PROT_NONE, key) == 0);
     must(pkey_mprotect(at, SIZE, RW, key) == 0);
@@ -123,14 +123,14 @@ int main(int argc, char **argv) {
     must(mmap(at, FILE_SIZE, RW, MAP_SHARED | MAP_FIXED, file, 0) == at);
     must(pkey_mprotect(at, FILE_SIZE, RW, key) == 0);
     check_key(at);
-    must(pkey_mprotect(at, FILE_SIZE, RW, 0) == 0);
+    must(pkey_mprotect(at, FILE_SIZE, RW, default_key) == 0);
     rights(PKEY_DISABLE_ACCESS);
     must(zero(at, FILE_SIZE));
     rights(0);
 
     must(pkey_mprotect(next, SIZE, RW, key) == 0);
     check_key(next);
-    must(pkey_mprotect(next, SIZE, RW, 0) == 0);
+    must(pkey_mprotect(next, SIZE, RW, default_key) == 0);
     rights(PKEY_DISABLE_ACCESS);
     must(holds(next, SIZE, 4));
     press();

@@ -5,6 +5,8 @@ use std::path::Path;
 use super::{Finished, Program, Ramfold, compiled, need, run, scratch};
 
 pub const MIB: u64 = 1 << 20;
+/// What a program exits with that found something missing.
+pub const SKIPPED: i32 = 77;
 /// The ways in which pages leave a program.
 const MODES: [&str; 2] = ["move", "wp"];
 
