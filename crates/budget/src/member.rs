@@ -375,54 +375,40 @@ impl Member {
     /// Why nothing more can be held, and what to do.
     #[must_use]
     pub fn out_of_memory(&self) -> String {
-        let segment = self.segment();
-        let mib = |gauge| segment.gauge_sum(gauge) >> 20;
+        let mib = |gauge| self.segment().gauge_sum(gauge) >> 20;
+        let (why, way_out) = self.what_is_full();
         format!(
-            "out of memory: {}: {} MiB resident, {} MiB compressed, {} MiB not managed ({})",
-            self.what_is_full(),
+            "out of memory: {why}: {} MiB resident, {} MiB compressed, {} MiB not managed ({way_out})",
             mib(Gauge::Resident),
             mib(Gauge::Pool),
             mib(Gauge::Own),
-            self.way_out(),
         )
     }
 
-    /// Where the swap file takes more, the limit is full of pages that stay.
-    fn what_is_full(&self) -> String {
+    /// And what gives more room. Where the swap file takes more, the limit is full of pages that stay. The swap file is
+    /// written by this process, and may have a smaller size for it.
+    fn what_is_full(&self) -> (String, String) {
         let segment = self.segment();
-        let (limit, used, most) = (segment.limit() >> 20, segment.swap_used() >> 20, segment.swap_limit() >> 20);
-        if most == 0 {
-            return format!("the limit of {limit} MiB is full, and there is no swap file");
-        }
-        if segment.is_swap_short() || is_limited(segment) || self.store.stats().writeback_fail > 0 {
-            return format!("the limit of {limit} MiB and the swap file ({used} of {most} MiB) are full");
-        }
-        format!(
-            "the limit of {limit} MiB is full of what stays in memory (not managed, locked, or in use by the \
-             kernel), and the swap file ({used} of {most} MiB) is not"
-        )
-    }
-
-    /// What gives more room: the swap file is written by this process, and may have a smaller size for it.
-    fn way_out(&self) -> String {
-        if is_limited(self.segment()) {
-            let most = most_of_a_file() >> 10;
-            return format!(
-                "this process may write files of {most} KiB, the swap file too: raise ulimit -f, or give a larger -m"
+        let [limit, used, most] =
+            [segment.limit(), segment.swap_used(), segment.swap_limit()].map(|all| all >> 20);
+        let file = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        let both = format!("the limit of {limit} MiB and the swap file ({used} of {most} MiB) are full");
+        if file < segment.swap_limit() {
+            let file = file >> 10;
+            let way_out = format!(
+                "this process may write files of {file} KiB, the swap file too: raise ulimit -f, or give a larger -m"
             );
+            return (both, way_out);
         }
-        "give a larger -m, --max-pool-percent or --swap-size".into()
+        if segment.is_swap_short() || self.store.stats().writeback_fail > 0 {
+            return (both, "give a larger -m, --max-pool-percent or --swap-size".into());
+        }
+        let stays = format!(
+            "the limit of {limit} MiB is full of what stays in memory (not managed, locked, or in use by the kernel; \
+             swap file: {used} of {most} MiB)"
+        );
+        (stays, "give a larger -m".into())
     }
-}
-
-/// Bytes of the largest file that this process may write.
-fn most_of_a_file() -> u64 {
-    getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
-}
-
-/// Whether this process may not write all of the swap file.
-fn is_limited(segment: &Segment) -> bool {
-    most_of_a_file() < segment.swap_limit()
 }
 
 /// Whether less than an eighth lives of what the tier holds, beside what it writes next. Nobody needs the room, so to

@@ -104,7 +104,15 @@ fn exhaust() {
 /// program stay over the limit that wants nothing more.
 #[test]
 fn unmanaged() {
-    let arguments = [&["64"][..], &["64", "sleeps"], &["64", "alone"]];
+    let arguments = [
+        &["64"][..],
+        &["64", "sleeps"],
+        &["64", "alone"],
+        &["64", "sleeps", "raw"],
+        &["64", "sleeps", "file"],
+        &["64", "sleeps", "stack"],
+        &["64", "sleeps", "bss"],
+    ];
     for (mode, arguments) in
         modes_of("unmanaged").iter().flat_map(|mode| arguments.map(|arguments| (mode, arguments)))
     {
@@ -127,8 +135,8 @@ fn held_by_the_kernel() {
                 return;
             }
             assert_eq!(ended.status.code(), Some(137), "{mode}: {told}");
-            let why = "the limit of 32 MiB is full of what stays in memory (not managed, locked, or in use by the kernel)";
-            assert!(told.contains(why), "{mode}: {told}");
+            let why = "the limit of 32 MiB is full of what stays in memory (not managed, locked, or in use by the kernel;";
+            assert!(told.contains(why) && told.ends_with("(give a larger -m)\n"), "{mode}: {told}");
         });
     }
 }
@@ -139,6 +147,31 @@ fn unmanageable() {
     passes_the_limit(|scratch| {
         let binary = common::compiled_with("unmanaged", scratch, &["-static"]);
         format!("exec {} 64 alone", binary.display())
+    });
+}
+
+/// Who asks for memory where nothing is held (Go's race detector, Java's ZGC) is told so, once.
+#[test]
+fn heaps_that_lie_elsewhere() {
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = common::scratch();
+    for (name, heap) in [("insists", "Go's race detector"), ("mmap_rules", "the heap of Java's ZGC")] {
+        let program = program(name, scratch.path(), &["40"]).variable("EXPECT_EVICTED", "1");
+        let ended = run(&program, Some(&Ramfold::new(32 * MIB, &[])), &scratch.path().join("limited"));
+        assert!(ended.status.success(), "{name}: {} {}", ended.status, ended.stderr);
+        let told = ended.stderr.lines().filter(|line| line.starts_with("ramfold: ") && line.contains(heap));
+        assert_eq!(told.count(), 1, "{name}: {}", ended.stderr);
+    }
+}
+
+/// Each child that shares its creator's table of descriptors takes a part of the numbers that ramfold may have.
+#[test]
+fn too_many_tables() {
+    in_32_mib("shared_table", &["40", "alive"], &[], |_, ended| {
+        assert_eq!(ended.status.code(), Some(137), "{}", ended.stderr);
+        assert!(ended.stderr.contains("too many descriptors"), "{}", ended.stderr);
     });
 }
 

@@ -5,6 +5,7 @@ mod common;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::small::{MIB, SKIPPED, in_32_mib, in_limit, modes_of, program};
@@ -172,13 +173,13 @@ fn property_with(name: &str, flags: &[&str], prepare: impl FnOnce(&Path)) {
 }
 
 /// Who gives up root is held afterwards: a daemon that is small when it does, a server's worker that has threads
-/// (Apache's), and a program that such a one starts (su).
+/// (Apache's), and a program that such a one starts (su). So is what root starts that gave up its capabilities alone.
 #[test]
 fn dropped_user() {
     if !need::root() || !Path::new("/dev/userfaultfd").exists() {
         return;
     }
-    for (how, mode) in ["user", "effective", "server", "starts"]
+    for (how, mode) in ["user", "called", "effective", "server", "starts", "sheds"]
         .iter()
         .flat_map(|how| modes_of("dropped_user").iter().map(|mode| (*how, mode)))
     {
@@ -281,6 +282,16 @@ fn sanitized() {
                 limited.stderr
             );
         }
+        if before.is_empty() {
+            for (strict, code) in [(true, 125), (false, 0)] {
+                let mut command = Command::new(common::binary());
+                command.args(["run", "-m", "512M"]).args(strict.then_some("--strict"));
+                let told = command.arg("--").arg(&binary).arg("none").output().unwrap();
+                assert_eq!(told.status.code(), Some(code), "{sanitizer}: {told:?}");
+                let said = String::from_utf8_lossy(&told.stderr);
+                assert!(said.contains("linked with the library of a sanitizer"), "{sanitizer}: {said}");
+            }
+        }
         let held = run("start sh -c 'grep -q ramfold /proc/$$/maps'", Some(&ramfold), "held");
         assert!(held.status.success(), "{sanitizer}: {}", held.stderr);
     }
@@ -356,6 +367,22 @@ fn inherits() {
         // 96 MiB, and at most two for each of forty children: none may have been found to have ended.
         assert!(peak < 186 * MIB, "{} KiB", peak >> 10);
     });
+}
+
+/// What is shared with others, or of a file, is no memory of the run's.
+#[test]
+fn uncounted() {
+    let scratch = common::scratch();
+    let stats = scratch.path().join("stats");
+    for mode in modes_of("uncounted") {
+        let options = ["--stats", stats.to_str().unwrap(), "--evict-mode", mode];
+        in_32_mib("uncounted", &["64"], &options, |_, ended| {
+            assert!(ended.status.success(), "{mode}: {} {}", ended.status, ended.stderr);
+            let told: serde_json::Value = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();
+            let peak = told["peak_bytes"].as_u64().unwrap();
+            assert!(peak < 36 * MIB, "{mode}: {} KiB", peak >> 10);
+        });
+    }
 }
 
 #[test]

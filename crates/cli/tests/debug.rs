@@ -8,7 +8,7 @@ use common::memory::{children, only_child};
 use common::{Program, Ramfold, Running, binary, compiled, need};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ struct Seen {
     output: BufReader<std::process::ChildStdout>,
     pid: u32,
     addresses: Vec<u64>,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Seen {
@@ -30,7 +30,8 @@ impl Seen {
         let program = compiled("seen", directory.path());
         let program = Program::new("seen", &[program.to_str().unwrap()]);
         let mut command = program.command(Some(&Ramfold::new(LIMIT, options)));
-        let mut run = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let told = File::create(directory.path().join("told")).unwrap();
+        let mut run = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(told));
         let mut output = BufReader::new(run.child.stdout.take().unwrap());
         let mut addresses = Vec::new();
         loop {
@@ -43,7 +44,7 @@ impl Seen {
         }
         assert_eq!(addresses.len(), 800);
         let pid = only_child(run.child.id());
-        Self { run, output, pid, addresses, _directory: directory }
+        Self { run, output, pid, addresses, directory }
     }
 
     /// Its memory, by a name at which nobody has a lease, so that nothing comes back for it.
@@ -68,6 +69,11 @@ impl Seen {
             text == wanted
         };
         self.addresses.iter().enumerate().filter(|of| is_there(*of)).count()
+    }
+
+    /// What `ramfold run` has said.
+    fn told(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("told")).unwrap()
     }
 
     fn anonymous(&self) -> u64 {
@@ -152,6 +158,8 @@ fn who_opens_the_memory_waits_for_what_is_away() {
         let seen = Seen::start(mode);
         let memory = seen.memory();
         assert_eq!(seen.found(&memory), 800);
+        let line = format!("process {}: its memory is being read", seen.pid);
+        within_a_minute("a line says so", || seen.told().contains(&line));
         // Longer than a hold lasts without a beat.
         std::thread::sleep(Duration::from_secs(8));
         assert_eq!(seen.found(&memory), 800, "it did not stay");
@@ -163,6 +171,22 @@ fn who_opens_the_memory_waits_for_what_is_away() {
         }
         seen.end();
     }
+}
+
+/// Nobody is there to bring it, or the reader does not wait for it: what is away is EIO, as `found` insists.
+#[test]
+fn who_is_not_waited_for_sees_what_is_there() {
+    if !need::userfaultfd() {
+        return;
+    }
+    let seen = Seen::start(&[]);
+    let path = format!("/proc/{}/mem", seen.pid);
+    let refused = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EWOULDBLOCK));
+    // What that asked for leaves again.
+    within_a_minute("the limit holds", || seen.is_within() && seen.found(&seen.as_it_is()) < 800);
+    send(&seen.run.child, libc::SIGKILL);
+    assert!(seen.found(&seen.memory()) < 800);
 }
 
 #[test]

@@ -120,6 +120,36 @@ fn ignored_signals_stay_ignored() {
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "lived\n"));
 }
 
+/// Ignored and blocked signals, the group and the session: as without ramfold.
+#[test]
+fn the_program_inherits_what_it_would_without() {
+    let script = r#"grep -E '^Sig(Ign|Blk)' /proc/self/status; cut -d' ' -f5,6 /proc/self/stat"#;
+    let seen = |before: &[&str], ignored: &'static [i32]| {
+        let words = [before, &["sh", "-c", script]].concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).stdin(Stdio::null()).process_group(0);
+        // SAFETY: these calls may be made between fork and exec.
+        unsafe {
+            command.pre_exec(move || {
+                ignored.iter().for_each(|&signal| _ = libc::signal(signal, libc::SIG_IGN));
+                let mut blocked = std::mem::zeroed();
+                libc::sigemptyset(&raw mut blocked);
+                libc::sigaddset(&raw mut blocked, libc::SIGUSR2);
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const blocked, std::ptr::null_mut());
+                Ok(())
+            });
+        }
+        let child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let leader = child.id().to_string();
+        let told = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+        assert_eq!(told.lines().count(), 3, "{told}");
+        told.replace(&leader, "LEADER")
+    };
+    for ignored in [&[][..], &[libc::SIGPIPE, libc::SIGUSR1]] {
+        assert_eq!(seen(&[&[PATH], LIMIT].concat(), ignored), seen(&[], ignored), "{ignored:?}");
+    }
+}
+
 #[test]
 fn a_status_arrives_also_when_sigchld_is_ignored() {
     let mut command = command(LIMIT);

@@ -102,6 +102,68 @@ fn memory_goes_from_those_who_sleep_to_those_who_work() {
     }
 }
 
+/// A stopped process keeps what it has; the others get along with the rest.
+#[test]
+fn a_stopped_process_is_not_waited_for() {
+    if !can_run() {
+        return;
+    }
+    let scratch = common::scratch();
+    let worker = worker(scratch.path());
+    let script = format!(
+        "{worker} 40 1 1 & stopped=$!; sleep 0.5; kill -STOP $stopped; {worker} 64 1 2 || exit 1
+         kill -CONT $stopped; wait $stopped"
+    );
+    let ramfold = Ramfold::new(64 * MIB, &[]);
+    let ended = run(
+        &Program::new("one stopped", &["bash", "-c", &script]),
+        Some(&ramfold),
+        &scratch.path().join("run"),
+    );
+    assert!(ended.status.success(), "{} {}", ended.status, ended.stderr);
+    within_limit("one stopped", &ramfold, &ended);
+}
+
+/// A program that cannot be held has its memory, and who is held has the rest of the limit.
+#[test]
+fn who_is_held_makes_room_for_who_is_not() {
+    if !can_run() {
+        return;
+    }
+    let scratch = common::scratch();
+    let worker = worker(scratch.path());
+    let unheld = common::compiled_with("unmanaged", scratch.path(), &["-static"]);
+    let script = format!("{} 24 alone & exec {worker} 44 100 1", unheld.display());
+    let mut command =
+        Program::new("one unheld", &["bash", "-c", &script]).command(Some(&Ramfold::new(56 * MIB, &[])));
+    let running = Running::start(&mut command);
+    common::patience::wait_for("it has what the other leaves", || {
+        let look = look_at(running.child.id());
+        let in_use = look.as_ref().and_then(|look| look["unmanaged_bytes"].as_u64());
+        in_use >= Some(24 * MIB) && matches!(resident(running.child.id())[..], [held] if held < 32 * MIB)
+    });
+}
+
+/// Of several that have more than can be given up, the one with most of it is ended.
+#[test]
+fn who_has_most_of_what_cannot_leave_is_ended() {
+    if !can_run() {
+        return;
+    }
+    let scratch = common::scratch();
+    let binary = compiled("unmanaged", scratch.path());
+    let binary = binary.display();
+    let script = format!(
+        "{binary} 24 sleeps & small=$!; {binary} 40 sleeps; ended=$?
+         kill $small && wait $small; echo $ended $?"
+    );
+    let ramfold = Ramfold::new(48 * MIB, &[]);
+    let ended =
+        run(&Program::new("two", &["bash", "-c", &script]), Some(&ramfold), &scratch.path().join("run"));
+    assert_eq!(ended.stdout(), "137 143\n", "{}", ended.stderr);
+    assert!(ended.stderr.contains("out of memory: the limit of 48 MiB"), "{}", ended.stderr);
+}
+
 /// A parent rewrites its static data, and what its two children have of the old is in common to each of them: it counts
 /// all the same.
 #[test]

@@ -54,6 +54,9 @@ void ramfold_before_exit(int status);
 void ramfold_before_filter(void);
 int ramfold_is_in_heap(void);
 
+/* The first library's (start/users.c): before a system call that may give up rights. */
+void ramfold_before_call(long number, long a, long b, long c);
+
 /* futexes.rs */
 int ramfold_bring_word(uintptr_t word);
 
@@ -260,6 +263,7 @@ long ramfold_syscall(long number, ...) {
     long a[6];
     for (int i = 0; i < 6; i++) a[i] = va_arg(list, long);
     va_end(list);
+    ramfold_before_call(number, a[0], a[1], a[2]);
     switch (number) {
     case SYS_clone: return call_clone(a);
     case SYS_clone3: return call_clone3(a);

@@ -112,6 +112,7 @@ int first_clone(int (*function)(void *), void *stack, int flags, void *argument,
 }
 
 int first_prctl(int option, long a, long b, long c, long d) {
+    ramfold_before_call(SYS_prctl, option, a, b);
     if (makes_filter(SYS_prctl, option, a, b) && ramfold_load(__builtin_return_address(0)))
         return ((int (*)(int, long, long, long, long))ramfold_slot_prctl)(option, a, b, c, d);
     return (int)ramfold_call(SYS_prctl, option, a, b, c, d, 0);
@@ -122,6 +123,7 @@ extern int first_close(int), first_close_range(unsigned, unsigned, int);
 extern int execve(const char *, char *const *, char *const *), execveat(int, const char *, char *const *, char *const *, int);
 
 long first_syscall(long number, long a, long b, long c, long d, long e, long f) {
+    ramfold_before_call(number, a, b, c);
     if (number == SYS_execve) return execve((const char *)a, (char *const *)b, (char *const *)c);
     if (number == SYS_execveat)
         return execveat((int)a, (const char *)b, (char *const *)c, (char *const *)d, (int)e);

@@ -47,6 +47,9 @@ extern EXPORTED int ramfold_carried[RAMFOLD_CARRIED];
 int ramfold_is_carried(int fd);
 const char *ramfold_former(void);
 
+/* users.c: before a system call that may give up rights; its first three arguments. */
+EXPORTED void ramfold_before_call(long number, long a, long b, long c);
+
 /* fork.c: registers the handlers for fork, once; and the engine's, once it is loaded. */
 void ramfold_handle_fork(void);
 extern void (*ramfold_before_fork)(void), (*ramfold_after_fork_parent)(void), (*ramfold_after_fork_child)(void);

@@ -3,7 +3,7 @@
 //! Nothing is stopped and nothing is written: `maps` has the mappings, `pagemap` which of their pages are there, and
 //! `mem` their contents. The price: what changes meanwhile is seen as it is when it is read. The guarantee: pages that
 //! are not in memory (swapped out, taken away by a userfaultfd handler) are not brought back for the survey, unless
-//! they leave between the listing and the reading.
+//! the kernel swaps them out between the listing and the reading.
 //!
 //! A page that several processes share since a fork takes memory once and is listed once. That takes its frame
 //! number, which the kernel shows to CAP_SYS_ADMIN only; for others such a page is listed in each process.

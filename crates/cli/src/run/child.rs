@@ -16,9 +16,18 @@ use std::mem::MaybeUninit;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How often the parent looks after the run while no signal arrives.
 static TICK: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// Whether who started this process has it ignore SIGPIPE. Rust's runtime does that in any case, before `main`, so the
+/// loader asks.
+static IGNORES_PIPE: AtomicBool = AtomicBool::new(false);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static ASK: extern "C" fn() = ask_for_pipe;
 
 /// Signals that tell of a fault of ramfold's own; they are not forwarded.
 const OWN: &[i32] =
@@ -75,13 +84,17 @@ impl Child {
         signals: &Signals,
     ) -> Result<Self, Failure> {
         let Signals { waited, inherited } = *signals;
-        let ignored_child = reap_children();
+        let (ignored_child, ignores_pipe) = (reap_children(), IGNORES_PIPE.load(Ordering::Relaxed));
         let mut program = Command::new(&command[0]);
         program.args(&command[1..]).envs(environment.iter().map(|(name, value)| (name, value)));
         let restore = move || {
             if ignored_child {
                 // SAFETY: a plain system call, allowed between fork and exec.
                 unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+            }
+            if ignores_pipe {
+                // SAFETY: as above. The standard library has put the default.
+                unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
             }
             set_mask(&inherited);
             Ok(())
@@ -149,6 +162,15 @@ impl Child {
         send(std::process::id().cast_signed(), libc::SIGSTOP);
         send(self.pid, libc::SIGCONT);
     }
+}
+
+extern "C" fn ask_for_pipe() {
+    let mut action = MaybeUninit::uninit();
+    // SAFETY: nothing is changed, and `action` has room for what is written.
+    let asked = unsafe { libc::sigaction(libc::SIGPIPE, ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: it was written.
+    let is_ignored = asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN;
+    IGNORES_PIPE.store(is_ignored, Ordering::Relaxed);
 }
 
 fn is_job_control(signal: i32) -> bool {

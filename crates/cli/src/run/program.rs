@@ -213,4 +213,40 @@ mod tests {
         assert_eq!(reason("cut", &elf[..10]), "it is a 32-bit program, and ramfold's library has 64");
         assert_eq!(reason("script", b"#!/bin/sh\n"), "");
     }
+    /// An ELF file that is its header and one program header: of the loader, whose path follows.
+    fn with_loader(loader: &[u8]) -> Vec<u8> {
+        let mut elf = vec![0u8; 120];
+        elf[..5].copy_from_slice(b"\x7fELF\x02");
+        elf[18..20].copy_from_slice(&MACHINE.to_le_bytes());
+        (elf[32], elf[54], elf[56]) = (64, 56, 1);
+        (elf[64], elf[72], elf[96]) = (3, 120, u8::try_from(loader.len()).unwrap());
+        elf.extend_from_slice(loader);
+        elf
+    }
+
+    #[test]
+    fn other_loaders_and_more_rights_are_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, loader: &[u8]| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, with_loader(loader)).unwrap();
+            path
+        };
+        let reason = |path: &Path| unmanageable(path.as_os_str()).unwrap_or_default();
+        assert!(reason(&write("musl", b"/lib/ld-musl-x86_64.so.1\0")).contains("musl"));
+        let glibc = write("glibc", b"/lib64/ld-linux-x86-64.so.2\0");
+        let set = |mode| std::fs::set_permissions(&glibc, std::fs::Permissions::from_mode(mode)).unwrap();
+        set(0o6755);
+        assert_eq!(reason(&glibc), "", "who is its owner already gains nothing");
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        for (mode, user, group) in [(0o4755, 65534, 0), (0o2755, 0, 65534)] {
+            std::os::unix::fs::chown(&glibc, Some(user), Some(group)).unwrap();
+            set(mode);
+            assert!(reason(&glibc).contains("setuid, setgid"), "{mode:o}");
+            set(0o755);
+            assert_eq!(reason(&glibc), "", "{mode:o}");
+        }
+    }
 }

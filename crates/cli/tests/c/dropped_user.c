@@ -1,13 +1,19 @@
-/* dropped_user user|effective|past|root: gives up its user (past libc's functions for that), or its root directory, while it is small,
+/* dropped_user user|called|effective|past|root: gives up its user (by syscall(), past libc), or its root directory, while it is small,
  * and grows then.
- * dropped_user starts: gives up its user, and starts a program that grows.
+ * dropped_user starts|sheds: gives up its user, or all that root may beyond another user, and starts a program that grows.
  * dropped_user server: gives up its user once it has a thread, as a server's worker, and grows to twice the limit. */
 #define _GNU_SOURCE
 #include "check.h"
 
+#include "raw.h"
+
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <pthread.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
+
+int capset(cap_user_header_t, const cap_user_data_t);
 
 static void *nothing(void *argument) { return argument; }
 
@@ -24,6 +30,15 @@ static void server(int nobody) {
     must(waitpid(child, &status, 0) == child && status == 0);
 }
 
+/* As a container's or a service's first process does. */
+static void shed(void) {
+    for (int capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; capability++)
+        must(prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0);
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct none[2] = {{0}};
+    must(capset(&header, none) == 0);
+}
+
 int main(int argc, char **argv) {
     must(argc == 2);
     const int nobody = 65534, own = open("/proc/self/exe", O_RDONLY);
@@ -32,18 +47,22 @@ int main(int argc, char **argv) {
         return 0;
     }
     if (!strcmp(argv[1], "started")) {
-        must(getuid() == (uid_t)nobody);
+        must(prctl(PR_CAPBSET_READ, CAP_SYS_PTRACE, 0, 0, 0) == 0 || getuid() == (uid_t)nobody);
+    } else if (!strcmp(argv[1], "sheds")) {
+        shed();
     } else if (!strcmp(argv[1], "user") || !strcmp(argv[1], "starts")) {
         must(setresgid(nobody, nobody, nobody) == 0 && setresuid(nobody, nobody, nobody) == 0);
-    } else if (!strcmp(argv[1], "past")) {
+    } else if (!strcmp(argv[1], "called")) {
         must(syscall(SYS_setresuid, nobody, nobody, nobody) == 0);
+    } else if (!strcmp(argv[1], "past")) {
+        must(raw(SYS_setresuid, nobody, nobody, nobody, 0, 0, 0) == 0);
     } else if (!strcmp(argv[1], "effective")) {
         must(setegid(nobody) == 0 && seteuid(nobody) == 0);
     } else {
         must(chdir("/var/empty") == 0 || chdir("/mnt") == 0);
         must(chroot(".") == 0);
     }
-    if (!strcmp(argv[1], "starts")) {
+    if (!strcmp(argv[1], "starts") || !strcmp(argv[1], "sheds")) {
         // What this file's directory permits nobody to run, a descriptor does.
         must(fexecve(own, (char *[]){argv[0], "started", NULL}, environ) == 0);
     }

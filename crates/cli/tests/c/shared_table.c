@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #define PAGES 3072ul
@@ -84,11 +85,32 @@ static int open_descriptors(void) {
     return count;
 }
 
+static int waits(void *argument) {
+    (void)argument;
+    must(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+    expect(1);
+    pause();
+    return 0;
+}
+
+/* More of them at a time than there are numbers for. */
+static void too_many(void) {
+    for (int i = 0; i < 12; i++) {
+        unsigned char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        must(stack != MAP_FAILED);
+        must(clone(waits, stack + STACK, CLONE_FILES | SIGCHLD, memory) > 0);
+    }
+}
+
 int main(int argc, char **argv) {
     arguments(argc, argv);
     memory = map_rw(PAGES * PAGE);
     write_all(1);
     press();
+    if (argc > 2) {
+        too_many();
+        return 0;
+    }
     must(pipe(to_child) == 0 && pipe(to_parent) == 0);
     for (int fd = 7; fd < 12; fd++) must(dup2(2, fd) == fd);
     must(close(10) == 0);

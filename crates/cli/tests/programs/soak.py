@@ -192,7 +192,7 @@ def processor_time(pids):
 
 
 def expect(path):
-    built = os.path.join(os.path.dirname(path), "built")
+    built = os.path.join(os.path.dirname(os.path.abspath(path)), "built")
     os.makedirs(built)
     build(built)
     expected, left_out = {}, []
@@ -248,7 +248,7 @@ def report_hang(job):
 class Soak:
     def __init__(self, path, seconds, seed, metrics):
         self.expected = json.load(open(path))
-        self.built = os.path.join(os.path.dirname(path), "built")
+        self.built = os.path.join(os.path.dirname(os.path.abspath(path)), "built")
         self.jobs = [job for job in JOBS if job[0] in self.expected]
         self.end, self.metrics, self.random = time.monotonic() + seconds, metrics, random.Random(seed)
         self.running, self.wrong, self.pauses = [], [], []
