@@ -27,7 +27,7 @@
 //! | open and its family, fcntl | no direct I/O into pages that are copied | start/direct.c |
 //! | setrlimit, getrlimit, prlimit | the limit of address space is kept by ramfold | start/limits.c |
 //! | exec*, posix_spawn | children stay under the limit | start/exec.c |
-//! | setuid and its family, capset, prctl | who gives up root, or rights of root's, is held afterwards | start/users.c, carry.c |
+//! | setuid's family, capset, prctl | who gives up root or its rights is held afterwards | start/users.c, carry.c |
 //!
 //! What holds a lock that the pager's threads need runs on a stack of ramfold's own (stack.rs), with signals blocked.
 //!
