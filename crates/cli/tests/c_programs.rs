@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
@@ -173,13 +174,14 @@ fn property_with(name: &str, flags: &[&str], prepare: impl FnOnce(&Path)) {
 }
 
 /// Who gives up root is held afterwards: a daemon that is small when it does, a server's worker that has threads
-/// (Apache's), and a program that such a one starts (su). So is what root starts that gave up its capabilities alone.
+/// (Apache's), and a program that such a one starts (su). So is what root starts that gave up its capabilities
+/// alone, or put itself under Landlock.
 #[test]
 fn dropped_user() {
     if !need::root() || !Path::new("/dev/userfaultfd").exists() {
         return;
     }
-    for (how, mode) in ["user", "called", "effective", "server", "starts", "sheds"]
+    for (how, mode) in ["user", "called", "effective", "server", "starts", "sheds", "locks"]
         .iter()
         .flat_map(|how| modes_of("dropped_user").iter().map(|mode| (*how, mode)))
     {
@@ -188,6 +190,38 @@ fn dropped_user() {
             assert_eq!(limited.stderr, "", "{how}, {mode}");
             within_limit("dropped_user", ramfold, limited);
         });
+    }
+}
+
+/// The ways in which another user than root may be held, and root whom a filter refuses the system call; as nobody, in
+/// a mount namespace with a device of its own.
+#[test]
+fn other_privileges() {
+    const AS_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+    let device = std::fs::metadata("/dev/userfaultfd");
+    let Some(device) = device.ok().filter(|_| need::root() && need::programs(&["cc", "setpriv"])) else {
+        return;
+    };
+    let scratch = common::scratch();
+    std::fs::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let [worker, refused] = ["worker", "refused_call"].map(|name| compiled(name, scratch.path()));
+    let ramfold = scratch.path().join("ramfold");
+    std::fs::copy(common::binary(), &ramfold).unwrap();
+    let device = format!(
+        "mknod device c 10 {} && chmod 666 device && mount --bind device /dev/userfaultfd",
+        libc::minor(device.rdev())
+    );
+    let ways = [
+        ("permission", format!("{device} && exec {AS_NOBODY}")),
+        ("capability", format!("exec {AS_NOBODY} --inh-caps=+sys_ptrace --ambient-caps=+sys_ptrace")),
+        ("filter", format!("exec {}", refused.display())),
+    ];
+    for (way, start) in ways {
+        let held = format!("{start} {} run -m 32M -- {} 64 0 1", ramfold.display(), worker.display());
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-euc", &held]).stdin(std::process::Stdio::null());
+        let output = command.current_dir(scratch.path()).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{way}: {output:?}");
     }
 }
 

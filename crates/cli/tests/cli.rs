@@ -11,6 +11,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 const LIMIT: &[&str] = &["run", "-m", "64M", "--"];
@@ -356,6 +357,33 @@ fn without_permission_the_three_ways_are_named() {
     for way in ["CAP_SYS_PTRACE", "vm.unprivileged_userfaultfd=1", "/dev/userfaultfd"] {
         assert!(line.contains(way), "{line}");
     }
+}
+
+/// A quota of the processors' time on which programs may stand still (docs/platform.md) is told at the start.
+#[test]
+fn a_quota_that_is_too_small_is_told() {
+    let one = Path::new("/sys/fs/cgroup/cpu");
+    let (root, quota, of_kernel) = if one.join("cpu.cfs_quota_us").exists() {
+        (one, "cpu.cfs_quota_us", "50000")
+    } else {
+        (Path::new("/sys/fs/cgroup"), "cpu.max", "50000 100000")
+    };
+    let group = root.join(format!("ramfold-test-quota-{}", std::process::id()));
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0));
+    let release: (u32, u32) = (numbers.next().unwrap(), numbers.next().unwrap());
+    if !need::root() || release < (6, 18) || fs::create_dir(&group).is_err() {
+        eprintln!("not run: it wants root, Linux 6.18 and a group of processes of its own");
+        return;
+    }
+    let limited = fs::write(group.join(quota), of_kernel);
+    let script = format!("echo $$ >{}/cgroup.procs; exec \"$0\" run -m 64M -- true", group.display());
+    let outcome = limited.map(|()| finish(Command::new("sh").args(["-euc", &script, PATH])));
+    fs::remove_dir(group).unwrap();
+    // A group of version 2 may have no controller for this.
+    let Ok(outcome) = outcome else { return };
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(one_line(&outcome.stderr).contains("a quota of 0.50"), "{}", outcome.stderr);
 }
 
 /// The run's own files are bound by `ulimit -f` too.

@@ -164,6 +164,19 @@ fn a_status_arrives_also_when_sigchld_is_ignored() {
     assert_eq!(command.status().unwrap().code(), Some(9));
 }
 
+/// The run ends with its program. What descendants start later is not held, and its loader says so.
+#[test]
+fn descendants_go_on_after_the_program() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = r#"(sleep 0.5; /bin/true 2>told; mv told said) >log 2>&1 &"#;
+    let mut command = command(LIMIT);
+    let outcome = finish(command.args(["sh", "-c", script]).current_dir(&directory));
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    let said = directory.path().join("said");
+    wait_for("the descendant has gone on", || said.exists());
+    assert!(fs::read_to_string(said).unwrap().contains("cannot be preloaded"));
+}
+
 #[test]
 fn nothing_is_left_behind_however_it_ends() {
     let directory = tempfile::tempdir().unwrap();

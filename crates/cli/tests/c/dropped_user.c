@@ -1,6 +1,7 @@
 /* dropped_user user|called|effective|past|root: gives up its user (by syscall(), past libc), or its root directory, while it is small,
  * and grows then.
- * dropped_user starts|sheds: gives up its user, or all that root may beyond another user, and starts a program that grows.
+ * dropped_user starts|sheds|locks: gives up its user, or all that root may beyond another user, or puts itself under Landlock, and
+ * starts a program that grows.
  * dropped_user server: gives up its user once it has a thread, as a server's worker, and grows to twice the limit. */
 #define _GNU_SOURCE
 #include "check.h"
@@ -9,6 +10,7 @@
 
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/landlock.h>
 #include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -39,6 +41,13 @@ static void shed(void) {
     must(capset(&header, none) == 0);
 }
 
+/* It forbids to make sockets, and with that what lies outside of its domain (ptrace). False where the kernel has none. */
+static bool locks(void) {
+    struct landlock_ruleset_attr rules = {.handled_access_fs = LANDLOCK_ACCESS_FS_MAKE_SOCK};
+    int file = (int)syscall(SYS_landlock_create_ruleset, &rules, sizeof rules, 0);
+    return file >= 0 && syscall(SYS_landlock_restrict_self, file, 0) == 0;
+}
+
 int main(int argc, char **argv) {
     must(argc == 2);
     const int nobody = 65534, own = open("/proc/self/exe", O_RDONLY);
@@ -47,9 +56,11 @@ int main(int argc, char **argv) {
         return 0;
     }
     if (!strcmp(argv[1], "started")) {
-        must(prctl(PR_CAPBSET_READ, CAP_SYS_PTRACE, 0, 0, 0) == 0 || getuid() == (uid_t)nobody);
+        must(prctl(PR_CAPBSET_READ, CAP_SYS_PTRACE, 0, 0, 0) == 0 || getuid() == (uid_t)nobody || locks());
     } else if (!strcmp(argv[1], "sheds")) {
         shed();
+    } else if (!strcmp(argv[1], "locks")) {
+        if (!locks()) return 0;
     } else if (!strcmp(argv[1], "user") || !strcmp(argv[1], "starts")) {
         must(setresgid(nobody, nobody, nobody) == 0 && setresuid(nobody, nobody, nobody) == 0);
     } else if (!strcmp(argv[1], "called")) {
@@ -62,7 +73,7 @@ int main(int argc, char **argv) {
         must(chdir("/var/empty") == 0 || chdir("/mnt") == 0);
         must(chroot(".") == 0);
     }
-    if (!strcmp(argv[1], "starts") || !strcmp(argv[1], "sheds")) {
+    if (!strcmp(argv[1], "starts") || !strcmp(argv[1], "sheds") || !strcmp(argv[1], "locks")) {
         // What this file's directory permits nobody to run, a descriptor does.
         must(fexecve(own, (char *[]){argv[0], "started", NULL}, environ) == 0);
     }
