@@ -385,8 +385,8 @@ impl Member {
         )
     }
 
-    /// And what gives more room. Where the swap file takes more, the limit is full of pages that stay. The swap file is
-    /// written by this process, and may have a smaller size for it.
+    /// What is full, and what gives more room. Where the swap file takes more, the limit is full of pages that stay.
+    /// The swap file is written by this process, and may have a smaller size for it.
     fn what_is_full(&self) -> (String, String) {
         let segment = self.segment();
         let [limit, used, most] =

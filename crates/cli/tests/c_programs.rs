@@ -393,6 +393,12 @@ fn checked_core(ended: &Finished) -> usize {
     core.len()
 }
 
+/// The most that the run had, by its statistics.
+fn peak_bytes(stats: &Path) -> u64 {
+    let told: serde_json::Value = serde_json::from_slice(&std::fs::read(stats).unwrap()).unwrap();
+    told["peak_bytes"].as_u64().unwrap()
+}
+
 /// The account, which others make room for, has no memory twice.
 #[test]
 fn inherits() {
@@ -400,8 +406,7 @@ fn inherits() {
     let stats = scratch.path().join("stats");
     in_limit(512 * MIB, "inherits", &["1"], &["--stats", stats.to_str().unwrap()], |_, ended| {
         assert!(ended.status.success(), "{}", ended.stderr);
-        let told: serde_json::Value = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();
-        let peak = told["peak_bytes"].as_u64().unwrap();
+        let peak = peak_bytes(&stats);
         // 96 MiB, and at most two for each of forty children: none may have been found to have ended.
         assert!(peak < 186 * MIB, "{} KiB", peak >> 10);
     });
@@ -416,8 +421,7 @@ fn uncounted() {
         let options = ["--stats", stats.to_str().unwrap(), "--evict-mode", mode];
         in_32_mib("uncounted", &["64"], &options, |_, ended| {
             assert!(ended.status.success(), "{mode}: {} {}", ended.status, ended.stderr);
-            let told: serde_json::Value = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();
-            let peak = told["peak_bytes"].as_u64().unwrap();
+            let peak = peak_bytes(&stats);
             assert!(peak < 36 * MIB, "{mode}: {} KiB", peak >> 10);
         });
     }

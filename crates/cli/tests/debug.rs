@@ -179,13 +179,14 @@ fn who_is_not_waited_for_sees_what_is_there() {
     if !need::userfaultfd() {
         return;
     }
-    let seen = Seen::start(&[]);
+    let mut seen = Seen::start(&[]);
     let path = format!("/proc/{}/mem", seen.pid);
     let refused = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EWOULDBLOCK));
     // What that asked for leaves again.
     within_a_minute("the limit holds", || seen.is_within() && seen.found(&seen.as_it_is()) < 800);
-    send(&seen.run.child, libc::SIGKILL);
+    seen.run.child.kill().unwrap();
+    seen.run.child.wait().unwrap();
     assert!(seen.found(&seen.memory()) < 800);
 }
 

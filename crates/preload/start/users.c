@@ -22,16 +22,16 @@ static void as_root(void) {
     if (ramfold_call(SYS_geteuid, 0, 0, 0, 0, 0, 0) == 0) ramfold_carry_now();
 }
 
-static void before(uid_t real, uid_t effective, uid_t saved) {
+static void before_user(uid_t real, uid_t effective, uid_t saved) {
     if ((real && real != SAME) || (effective && effective != SAME) || (saved && saved != SAME)) as_root();
 }
 
 /* Rights that are given up at once, and those that the next program will not have. */
 void ramfold_before_call(long number, long a, long b, long c) {
     switch (number) {
-    case SYS_setuid: return before((uid_t)a, (uid_t)a, (uid_t)a);
-    case SYS_setreuid: return before((uid_t)a, (uid_t)b, SAME);
-    case SYS_setresuid: return before((uid_t)a, (uid_t)b, (uid_t)c);
+    case SYS_setuid: return before_user((uid_t)a, (uid_t)a, (uid_t)a);
+    case SYS_setreuid: return before_user((uid_t)a, (uid_t)b, SAME);
+    case SYS_setresuid: return before_user((uid_t)a, (uid_t)b, (uid_t)c);
     case SYS_capset: return as_root();
     case SYS_prctl:
         if ((int)a == PR_CAPBSET_DROP || (int)a == PR_SET_SECUREBITS) as_root();
@@ -47,30 +47,30 @@ void ramfold_before_call(long number, long a, long b, long c) {
 
 EXPORTED int setuid(uid_t user) {
     LIBCS(setuid, uid_t)
-    before(user, user, user);
+    ramfold_before_call(SYS_setuid, user, 0, 0);
     return libcs(user);
 }
 
 EXPORTED int seteuid(uid_t user) {
     LIBCS(seteuid, uid_t)
-    before(SAME, user, SAME);
+    ramfold_before_call(SYS_setresuid, SAME, user, SAME);
     return libcs(user);
 }
 
 EXPORTED int setreuid(uid_t real, uid_t effective) {
     LIBCS(setreuid, uid_t, uid_t)
-    before(real, effective, SAME);
+    ramfold_before_call(SYS_setreuid, real, effective, 0);
     return libcs(real, effective);
 }
 
 EXPORTED int setresuid(uid_t real, uid_t effective, uid_t saved) {
     LIBCS(setresuid, uid_t, uid_t, uid_t)
-    before(real, effective, saved);
+    ramfold_before_call(SYS_setresuid, real, effective, saved);
     return libcs(real, effective, saved);
 }
 
 EXPORTED int capset(cap_user_header_t header, const cap_user_data_t data) {
     LIBCS(capset, cap_user_header_t, const cap_user_data_t)
-    as_root();
+    ramfold_before_call(SYS_capset, (long)header, (long)data, 0);
     return libcs(header, data);
 }

@@ -194,12 +194,18 @@ mod tests {
         assert_eq!(unmanageable(OsStr::new("no-such-program")), None);
     }
 
-    #[test]
-    fn a_header_without_a_loader_is_static() {
-        let directory = tempfile::tempdir().unwrap();
+    /// The header of an ELF file for this machine.
+    fn header() -> Vec<u8> {
         let mut elf = vec![0u8; 64];
         elf[..5].copy_from_slice(b"\x7fELF\x02");
         elf[18..20].copy_from_slice(&MACHINE.to_le_bytes());
+        elf
+    }
+
+    #[test]
+    fn a_header_without_a_loader_is_static() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut elf = header();
         let reason = |name: &str, bytes: &[u8]| {
             let path = directory.path().join(name);
             std::fs::write(&path, bytes).unwrap();
@@ -213,11 +219,11 @@ mod tests {
         assert_eq!(reason("cut", &elf[..10]), "it is a 32-bit program, and ramfold's library has 64");
         assert_eq!(reason("script", b"#!/bin/sh\n"), "");
     }
-    /// An ELF file that is its header and one program header: of the loader, whose path follows.
+
+    /// An ELF file of one program header: of the loader, whose path follows.
     fn with_loader(loader: &[u8]) -> Vec<u8> {
-        let mut elf = vec![0u8; 120];
-        elf[..5].copy_from_slice(b"\x7fELF\x02");
-        elf[18..20].copy_from_slice(&MACHINE.to_le_bytes());
+        let mut elf = header();
+        elf.resize(120, 0);
         (elf[32], elf[54], elf[56]) = (64, 56, 1);
         (elf[64], elf[72], elf[96]) = (3, 120, u8::try_from(loader.len()).unwrap());
         elf.extend_from_slice(loader);

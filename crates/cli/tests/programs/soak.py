@@ -191,8 +191,12 @@ def processor_time(pids):
     return total
 
 
+def built_beside(path):
+    return os.path.join(os.path.dirname(os.path.abspath(path)), "built")
+
+
 def expect(path):
-    built = os.path.join(os.path.dirname(os.path.abspath(path)), "built")
+    built = built_beside(path)
     os.makedirs(built)
     build(built)
     expected, left_out = {}, []
@@ -248,7 +252,7 @@ def report_hang(job):
 class Soak:
     def __init__(self, path, seconds, seed, metrics):
         self.expected = json.load(open(path))
-        self.built = os.path.join(os.path.dirname(os.path.abspath(path)), "built")
+        self.built = built_beside(path)
         self.jobs = [job for job in JOBS if job[0] in self.expected]
         self.end, self.metrics, self.random = time.monotonic() + seconds, metrics, random.Random(seed)
         self.running, self.wrong, self.pauses = [], [], []
