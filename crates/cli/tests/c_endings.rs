@@ -112,6 +112,7 @@ fn unmanaged() {
         &["64", "sleeps", "file"],
         &["64", "sleeps", "stack"],
         &["64", "sleeps", "bss"],
+        &["64", "sleeps", "namespace"],
     ];
     for (mode, arguments) in
         modes_of("unmanaged").iter().flat_map(|mode| arguments.map(|arguments| (mode, arguments)))

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use common::core::Core;
 use common::small::{MIB, SKIPPED, in_32_mib, in_limit, modes_of, program};
 use common::{Finished, Program, Ramfold, compiled, need, run, within_limit};
 
@@ -181,7 +182,7 @@ fn dropped_user() {
     if !need::root() || !Path::new("/dev/userfaultfd").exists() {
         return;
     }
-    for (how, mode) in ["user", "called", "effective", "server", "starts", "sheds", "locks"]
+    for (how, mode) in ["user", "called", "effective", "server", "starts", "sheds", "bars", "locks"]
         .iter()
         .flat_map(|how| modes_of("dropped_user").iter().map(|mode| (*how, mode)))
     {
@@ -376,21 +377,57 @@ fn core() {
 
 /// Bytes of the core that the test `core` left, which has what it must have.
 fn checked_core(ended: &Finished) -> usize {
+    let (core, texts) = core_and_texts(ended);
+    let missing = texts.iter().filter(|(at, text)| core.memory(*at, text.len()) != text.as_bytes()).count();
+    assert_eq!(missing, 0, "of {} texts", texts.len());
+    core.len()
+}
+
+/// The core that the program `core` left, without its secret, and where its texts were.
+fn core_and_texts(ended: &Finished) -> (Core, Vec<(u64, String)>) {
     const PAGE: u64 = 4096;
     let output = ended.stdout();
     let address = |text| u64::from_str_radix(text, 16).unwrap();
-    let [texts, secret, count] = output.split_whitespace().collect::<Vec<_>>()[..] else {
+    let [texts, secret, count, apart] = output.split_whitespace().collect::<Vec<_>>()[..] else {
         panic!("{output}")
     };
-    let core = common::core::Core::in_directory(&ended.directory).expect("a core");
-    for page in 0..count.parse().unwrap() {
-        for part in [0, 63] {
-            let text = format!("in the core: {page}.{part}\0");
-            assert_eq!(core.memory(address(texts) + page * PAGE + part * 64, text.len()), text.as_bytes());
+    let core = Core::in_directory(&ended.directory).expect("a core");
+    assert!(core.memory(address(secret), 16).iter().all(|byte| *byte == 0), "a secret is in the core");
+    let step = PAGE * apart.parse::<u64>().unwrap();
+    let text = |page: u64, part: u64| {
+        (address(texts) + page * step + part * 64, format!("in the core: {page}.{part}\0"))
+    };
+    (core, (0..count.parse().unwrap()).flat_map(|page| [text(page, 0), text(page, 63)]).collect())
+}
+
+/// What a core cannot have of what is away it leaves out; the rest is there, and nothing in it is wrong.
+#[test]
+fn cores_without_what_is_away() {
+    // With how many texts at least: a seventh came back before it died, those of the first pieces are in the core, and
+    // where no handler runs there is nothing that is managed.
+    let ways: [(&str, &str, i32, &[&str], usize); 5] = [
+        ("partial", "40", libc::SIGABRT, &[], 2 * 1000 / 7),
+        ("blocked", "40", libc::SIGSEGV, &[], 0),
+        ("deep", "40", libc::SIGSEGV, &[], 0),
+        ("pieces", "40", libc::SIGABRT, &[], 2 * 32768),
+        ("abort", "32", libc::SIGABRT, &["--swap", "none"], 2 * 1000 / 7),
+    ];
+    for (how, pressure, signal, options, least) in ways {
+        let check = |_: &Ramfold, ended: &Finished| {
+            assert_eq!(ended.status.code(), Some(128 + signal), "{how}: {}", ended.stderr);
+            let (core, texts) = core_and_texts(ended);
+            let is_there = |(at, text): &&(u64, String)| {
+                let found = core.memory(*at, text.len());
+                assert!(found == text.as_bytes() || found.iter().all(|byte| *byte == 0), "{how}: {found:?}");
+                found == text.as_bytes()
+            };
+            let there = texts.iter().filter(is_there).count();
+            assert!((least..texts.len()).contains(&there), "{how}: {there} of {}", texts.len());
+        };
+        if need::core_files() {
+            in_32_mib("core", &[pressure, how], options, check);
         }
     }
-    assert!(core.memory(address(secret), 16).iter().all(|byte| *byte == 0), "a secret is in the core");
-    core.len()
 }
 
 /// The most that the run had, by its statistics.
@@ -410,6 +447,37 @@ fn inherits() {
         // 96 MiB, and at most two for each of forty children: none may have been found to have ended.
         assert!(peak < 186 * MIB, "{} KiB", peak >> 10);
     });
+}
+
+/// Where pages leave by a copy, what a device writes into them could be lost: files are opened without O_DIRECT.
+#[test]
+fn opened_for_direct_io() {
+    for (mode, how) in [("move", "direct"), ("wp", "buffered")] {
+        in_32_mib("direct_io", &["40", "how"], &["--evict-mode", mode], |_, ended| {
+            if ended.status.code() == Some(SKIPPED) {
+                need::skip(ended.stderr.trim());
+                return;
+            }
+            assert!(ended.status.success(), "{mode}: {} {}", ended.status, ended.stderr);
+            assert_eq!(ended.stdout().trim(), how, "{mode}");
+        });
+    }
+}
+
+/// A limit of address space that is set under ramfold is kept by ramfold, so those have none that it cannot manage.
+#[test]
+fn who_is_not_managed_has_no_limit_of_address_space() {
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = common::scratch();
+    for (flags, is_limited) in [(&[][..], true), (&["-static"], false)] {
+        let binary = common::compiled_with("unmanaged", scratch.path(), flags);
+        let line = format!("ulimit -v 65536; exec {} 64", binary.display());
+        let program = Program::new("unmanaged", &["sh", "-c", &line]);
+        let ended = run(&program, Some(&Ramfold::new(512 * MIB, &[])), &scratch.path().join("limited"));
+        assert_eq!(ended.status.code(), Some(i32::from(is_limited)), "{flags:?}: {}", ended.stderr);
+    }
 }
 
 /// What is shared with others, or of a file, is no memory of the run's.

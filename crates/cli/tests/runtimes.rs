@@ -31,6 +31,22 @@ fn luajit() {
     }
 }
 
+/// A collector whose heap lies at addresses that mean something, several times over: it is let through, and said.
+#[test]
+fn java_with_zgc() {
+    if !(need::userfaultfd() && need::programs(&["java"])) {
+        return;
+    }
+    let scratch = scratch();
+    let words = ["java", "-XX:+UseZGC", "-Xmx256m", "-XX:+PrintFlagsFinal", "-version"];
+    let ended =
+        run(&Program::new("java", &words), Some(&Ramfold::new(256 * MIB, &[])), &scratch.path().join("run"));
+    assert!(ended.status.success(), "{} {}", ended.status, ended.stderr);
+    assert!(ended.stdout().lines().any(|line| line.contains(" UseZGC ") && line.contains("true")));
+    let told = ended.stderr.lines().filter(|line| line.starts_with("ramfold: "));
+    assert!(told.clone().count() == 1 && told.clone().all(|line| line.contains("ZGC")), "{}", ended.stderr);
+}
+
 #[test]
 fn go_with_c() {
     if !(need::userfaultfd() && need::programs(&["go", "cc"])) {

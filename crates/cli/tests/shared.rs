@@ -273,6 +273,19 @@ fn a_mount_and_a_run_share_one_limit() {
     wait_for("the mount gives its place back", || segment_of(shared.run.pid()).living() == 1);
 }
 
+/// What `ramfold top` shows once.
+fn top(pid: u32) -> serde_json::Value {
+    let pid = pid.to_string();
+    let top = ["top", &pid, "--count", "1", "--interval", "0.1", "--json"];
+    let told = Command::new(env!("CARGO_BIN_EXE_ramfold")).args(top).output().unwrap();
+    serde_json::from_slice(&told.stdout).unwrap()
+}
+
+/// The processes that it shows.
+fn members(pid: u32) -> Vec<u64> {
+    top(pid)["living"].as_array().unwrap().iter().filter_map(|one| one["pid"].as_u64()).collect()
+}
+
 #[test]
 fn all_members_are_shown() {
     if !can_run() {
@@ -284,12 +297,7 @@ fn all_members_are_shown() {
     fill(&mut client, 4, 1);
     let run = shared.run.pid();
     for pid in [run, disk.pid()] {
-        let pid = pid.to_string();
-        let top = ["top", &pid, "--count", "1", "--interval", "0.1", "--json"];
-        let told = Command::new(env!("CARGO_BIN_EXE_ramfold")).args(top).output().unwrap();
-        let told: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
-        let members: Vec<u64> =
-            told["living"].as_array().unwrap().iter().filter_map(|one| one["pid"].as_u64()).collect();
+        let (told, members) = (top(pid), members(pid));
         assert!(members.len() == 2 && members.contains(&disk.pid().into()), "{members:?}");
         assert_eq!(told["limit"], LIMIT);
     }
@@ -299,16 +307,22 @@ fn all_members_are_shown() {
     assert!(told["processes"] == 2, "{told}");
 }
 
-/// A disk shares its limit, a second has joined; the first is killed.
+/// A disk shares its limit, a second has joined; the first ends in order, or is killed.
 #[test]
 fn the_limit_outlives_who_shares_it() {
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        outlives(signal);
+    }
+}
+
+fn outlives(signal: i32) {
     let place = common::scratch();
     let path = |name: &str| place.path().join(name);
     let budget = path("budget");
     let budget = budget.to_str().unwrap();
     let limit =
         ["disk", "--size", "256M", "--mem-limit", "32M", "--backing-dev", "/var/tmp", "--share", budget];
-    let (first, mut client) = start_disk(&limit, &path("1.sock"));
+    let (mut first, mut client) = start_disk(&limit, &path("1.sock"));
     fill(&mut client, 4, 1);
     let mode = fs::symlink_metadata(budget).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -317,18 +331,67 @@ fn the_limit_outlives_who_shares_it() {
     let (second, mut client) = second;
     let segment = segment_of(second.pid());
     assert_eq!((segment.living(), segment.limit()), (3, 32 * MIB));
-    first.signal(libc::SIGKILL);
+    first.signal(signal);
+    first.0.wait().unwrap();
     third.0.signal(libc::SIGKILL);
     drop((first, third));
     wait_for("what the dead had is taken back", || segment.living() == 1);
     fill(&mut client, 200, 2);
     check(&mut client, 200, 2);
     assert!(segment.in_use() <= 33 * MIB && memory::anonymous(second.pid()) <= 33 * MIB);
-    assert!(fs::symlink_metadata(budget).unwrap().file_type().is_socket(), "left by who was killed");
+    assert_eq!(members(second.pid()), [u64::from(second.pid())]);
+    let told =
+        Command::new(env!("CARGO_BIN_EXE_ramfold")).args(join).arg("--unix").arg(path("4.sock")).output();
+    let told = told.unwrap();
+    assert_eq!(told.status.code(), Some(125), "nobody can join any more");
+    assert!(String::from_utf8_lossy(&told.stderr).contains("nobody shares a budget there"), "{told:?}");
+    let left = fs::symlink_metadata(budget).is_ok_and(|at| at.file_type().is_socket());
+    assert_eq!(left, signal == libc::SIGKILL, "left by who was killed, and by nobody else");
     let (again, _) = start_disk(&limit, &path("1.sock"));
     assert_eq!(again.stop(), Some(0));
     assert!(!Path::new(budget).exists(), "nothing is left behind");
     assert_eq!(second.stop(), Some(0));
+}
+
+/// A mount shares its limit, which stays as it is while each changes what it may have within it.
+#[test]
+fn members_change_what_they_may_have() {
+    let fuse = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    if !(need::root() && (fuse || need::skip("there is no /dev/fuse"))) {
+        return;
+    }
+    let place = common::scratch();
+    let [source, at, budget] = ["source", "at", "budget"].map(|name| place.path().join(name));
+    fs::create_dir(&source).unwrap();
+    fs::create_dir(&at).unwrap();
+    fs::write(source.join("file"), "here").unwrap();
+    let names = ["mount", "disk"].map(|door| format!("{door}-{}", std::process::id()));
+    let paths = [&source, &at, &budget].map(|path| path.to_str().unwrap());
+    let mount = ["mount", paths[0], paths[1], "-m", "64M", "--share", paths[2], "--name", &names[0]];
+    let mount = Running::start(&mount, Stdio::null(), Stdio::null());
+    wait_for("it is mounted", || at.join("file").exists());
+    let disk =
+        ["disk", "--size", "256M", "--backing-dev", "/var/tmp", "--budget", paths[2], "--name", &names[1]];
+    let (disk, mut client) = start_disk(&disk, &place.path().join("disk.sock"));
+    let ctl = |arguments: &[&str]| {
+        let done = Command::new(env!("CARGO_BIN_EXE_ramfold")).arg("ctl").args(arguments).output().unwrap();
+        assert!(done.status.success(), "{arguments:?}: {done:?}");
+    };
+    fill(&mut client, 200, 1);
+    assert!(disk.pool() > LIMIT / 2, "{} MiB", disk.pool() / MIB);
+    ctl(&[&names[0], "memlimit", "16M"]);
+    assert!(disk.pool() > LIMIT / 2, "the mount's is not the disk's: {} MiB", disk.pool() / MIB);
+    ctl(&[&names[1], "mem_limit", "16M"]);
+    wait_for("the disk gives back what is over its limit", || disk.pool() <= 17 * MIB);
+    fill(&mut client, 200, 2);
+    assert!(disk.pool() <= 17 * MIB, "{} MiB", disk.pool() / MIB);
+    ctl(&[&names[1], "mem_limit", "0"]);
+    fill(&mut client, 200, 3);
+    assert!(disk.pool() > LIMIT / 2, "{} MiB", disk.pool() / MIB);
+    check(&mut client, 200, 3);
+    let segment = segment_of(disk.pid());
+    assert_eq!(segment.limit(), LIMIT);
+    assert_eq!((mount.stop(), disk.stop()), (Some(0), Some(0)));
 }
 
 #[test]

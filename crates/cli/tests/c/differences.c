@@ -1,5 +1,7 @@
 /* Where managed memory answers otherwise than the kernel's, as docs/platform.md says; and the program goes on as it is. */
 #define _GNU_SOURCE
+#include "raw.h"
+
 #include "check.h"
 
 #include <fcntl.h>
@@ -82,24 +84,66 @@ static void huge(void) {
     must(munmap(at, 4 * HUGE) == 0);
 }
 
+/* Of the mappings that this memory lies in, by smaps. */
+static unsigned long kilobytes_of(const char *field, const void *memory, size_t size) {
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    char line[512], pattern[64];
+    unsigned long start, end, inside = 0, kilobytes, found = 0;
+    must(maps && snprintf(pattern, sizeof pattern, "%s: %%lu", field) > 0);
+    while (fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+            inside = start < (uintptr_t)memory + size && end > (uintptr_t)memory;
+        else if (inside && sscanf(line, pattern, &kilobytes) == 1)
+            found += kilobytes;
+    }
+    must(fclose(maps) == 0);
+    return found;
+}
+
 /* Transparent ones. */
 static void of_one_piece(void) {
     unsigned char *at = map_rw(4 * HUGE);
     must(madvise(at, 4 * HUGE, MADV_HUGEPAGE) == 0 || errno == EINVAL);
     memset(at, 1, 4 * HUGE);
-    FILE *maps = fopen("/proc/self/smaps", "r");
-    char line[512];
-    unsigned long start, end, inside = 0, kilobytes, found = 0;
-    must(maps);
-    while (fgets(line, sizeof line, maps)) {
-        if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
-            inside = start < (uintptr_t)at + 4 * HUGE && end > (uintptr_t)at;
-        else if (inside && sscanf(line, "AnonHugePages: %lu", &kilobytes) == 1)
-            found += kilobytes;
-    }
-    must(fclose(maps) == 0);
-    if (managed) must(found == 0);
+    if (managed) must(kilobytes_of("AnonHugePages", at, 4 * HUGE) == 0);
     must(munmap(at, 4 * HUGE) == 0);
+}
+
+/* All memory that is locked is private and anonymous. */
+static void locked_all(void) {
+    int file = memfd_create("file", 0);
+    must(file >= 0 && ftruncate(file, 16 * PAGE) == 0);
+    unsigned char *at = mmap(NULL, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    must(at != MAP_FAILED);
+    fill(at, 16 * PAGE, 5);
+    if (mlockall(MCL_CURRENT) == 0) {
+        must(kilobytes_of("Locked", at, 16 * PAGE) == (managed ? 0 : 64));
+        must(munlockall() == 0);
+    }
+    must(munmap(at, 16 * PAGE) == 0 && close(file) == 0);
+}
+
+/* A hint outside of managed memory is kept where it is for little, and that stays. */
+static void hinted(void) {
+    enum { COUNT = 6, KEPT = 4 };
+    const int rw = PROT_READ | PROT_WRITE, own = MAP_PRIVATE | MAP_ANONYMOUS;
+    unsigned char *given[COUNT];
+    int kept = 0;
+    long address = raw(SYS_mmap, 0, 64 * MIB, PROT_NONE, own | MAP_NORESERVE, -1, 0);
+    must(address > 0 && raw(SYS_munmap, address, 64 * MIB, 0, 0, 0, 0) == 0);
+    unsigned char *place = (unsigned char *)address;
+    for (int i = 0; i < COUNT; i++) {
+        given[i] = mmap(place + i * MIB, MIB, rw, own, -1, 0);
+        must(given[i] != MAP_FAILED);
+        kept += given[i] == place + i * MIB;
+        fill(given[i], MIB, i);
+    }
+    must(kept == (managed ? KEPT : COUNT));
+    void *larger = mmap(place + 8 * MIB, MIB + PAGE, rw, own, -1, 0);
+    must((larger == place + 8 * MIB) == !managed && munmap(larger, MIB + PAGE) == 0);
+    press();
+    for (int i = 0; i < KEPT; i++) must(resident(given[i], MIB) == MIB / PAGE);
+    for (int i = 0; i < COUNT; i++) must(holds(given[i], MIB, i) && munmap(given[i], MIB) == 0);
 }
 
 /* It is the kernel's, and one page of it more or less is as any other. */
@@ -119,7 +163,7 @@ int main(int argc, char **argv) {
     managed = expected && *expected == '1';
     memory = map_rw(SIZE);
     for (size_t i = 0; i < SIZE / PAGE; i++) fill(memory + i * PAGE, PAGE, i);
-    void (*all[])(void) = {unmapped, in_core, guards, userfaultfd, moved_outside, huge, of_one_piece, vast};
+    void (*all[])(void) = {unmapped, in_core, guards, userfaultfd, moved_outside, huge, of_one_piece, locked_all, hinted, vast};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) all[i]();
     for (size_t i = 0; i < SIZE / PAGE; i++) must(holds(memory + i * PAGE, PAGE, i));
     return 0;

@@ -1,4 +1,5 @@
-/* Direct I/O writes into pages that it has pinned, while others are pushed out: what it wrote is there. */
+/* Direct I/O writes into pages that it has pinned, while others are pushed out: what it wrote is there.
+ * direct_io PRESSURE_MIB how: prints `direct` or `buffered`, as the file was opened, and ends. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -50,6 +51,10 @@ int main(int argc, char **argv) {
     if (file < 0) {
         fprintf(stderr, "/var/tmp has no direct I/O\n");
         return SKIPPED;
+    }
+    if (argc > 2) {
+        puts(fcntl(file, F_GETFL) & O_DIRECT ? "direct" : "buffered");
+        return 0;
     }
     pthread_t thread;
     must(pthread_create(&thread, NULL, presser, NULL) == 0);

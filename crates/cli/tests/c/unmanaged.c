@@ -3,13 +3,15 @@
  * be told that it is too much, and not wait for ever in its next touch of what could not be kept; nor go on with it where it
  * touches nothing that is managed, and sleeps until it is killed, or has nothing that is managed at all. The memory lies at an
  * address of the program's own choice, or is of a KIND: mapped by its own instructions (raw), a file's private pages that it
- * has written to (file), a thread's stack (stack), data of the program (bss).
+ * has written to (file), a thread's stack (stack), data of the program (bss), of a
+ * malloc in a namespace of dlmopen (namespace).
  */
 #define _GNU_SOURCE
 #include "raw.h"
 
 #include "check.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 
 enum { MANAGED_PAGES = 600 };
@@ -43,6 +45,13 @@ static void take(size_t size, const char *kind) {
         must(file >= 0 && ftruncate(file, (off_t)size) == 0);
         unsigned char *at = mmap(NULL, size, rw, MAP_PRIVATE, file, 0);
         must(at != MAP_FAILED);
+        write_all(at, size);
+    } else if (!strcmp(kind, "namespace")) {
+        void *libc = dlmopen(LM_ID_NEWLM, "libc.so.6", RTLD_NOW);
+        must(libc);
+        void *(*allocate)(size_t) = (void *(*)(size_t))dlsym(libc, "malloc");
+        unsigned char *at = allocate(size);
+        must(at);
         write_all(at, size);
     } else if (!strcmp(kind, "stack")) {
         static size_t of_stack;
