@@ -116,6 +116,7 @@ fn build_start(sources: &Path) {
             "direct",
             "symbols",
             "others",
+            "linker",
             "next",
             "owner",
             "command",

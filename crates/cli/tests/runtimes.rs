@@ -4,9 +4,10 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use common::{MODES, Program, Ramfold, need, run, same_in_shares, scratch, test_file};
+use common::{Finished, MODES, Program, Ramfold, need, run, same_in_shares, scratch, test_file};
 
 const MIB: u64 = 1 << 20;
 
@@ -63,34 +64,74 @@ fn go_with_c() {
     same_in_shares(&Program::new("go", &[binary.to_str().unwrap(), "400"]), &[2], MODES);
 }
 
+const PAGE: &str =
+    "<!DOCTYPE html><html><head><title>Rows</title></head><body><table id=\"table\"></table><script>
+    for (let i = 0; i < 300; i++) {
+        const row = document.getElementById('table').insertRow();
+        row.insertCell().textContent = 'row ' + i; row.insertCell().textContent = String(i ** 3);
+    }</script></body></html>";
+
+/// A place where Chromium shows a page, with these words before it and these options.
+struct Browser<'a> {
+    place: tempfile::TempDir,
+    before: &'a [&'a str],
+    options: &'a [&'a str],
+}
+
+impl<'a> Browser<'a> {
+    fn new(before: &'a [&'a str], options: &'a [&'a str]) -> Self {
+        let place = scratch();
+        fs::write(place.path().join("page.html"), PAGE).unwrap();
+        // Another user may read the page, and has a home here.
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        Self { place, before, options }
+    }
+
+    fn show(&self, ramfold: Option<&Ramfold>, name: &str) -> Finished {
+        let home = self.place.path().display();
+        let (profile, url) =
+            (format!("--user-data-dir={home}/{name}.profile"), format!("file://{home}/page.html"));
+        let chromium = ["chromium", "--headless", "--disable-gpu", &profile, "--dump-dom", &url];
+        let program = Program::new(name, &[self.before, &chromium, self.options].concat());
+        let program = program.variable("HOME", &home.to_string());
+        let shown = run(&program, ramfold, &self.place.path().join(name));
+        common::report("chromium", name, &shown);
+        shown
+    }
+}
+
 /// Its processes share much, guard memory with keys, and have allocators of their own.
 #[test]
 fn chromium() {
-    const PAGE: &str =
-        "<!DOCTYPE html><html><head><title>Rows</title></head><body><table id=\"table\"></table><script>
-        for (let i = 0; i < 300; i++) {
-            const row = document.getElementById('table').insertRow();
-            row.insertCell().textContent = 'row ' + i; row.insertCell().textContent = String(i ** 3);
-        }</script></body></html>";
     if !(need::userfaultfd() && need::programs(&["chromium"])) {
         return;
     }
-    let scratch = scratch();
-    let page = scratch.path().join("page.html");
-    fs::write(&page, PAGE).unwrap();
-    let browse = |ramfold: Option<&Ramfold>, name: &str| {
-        let profile = format!("--user-data-dir={}", scratch.path().join(format!("{name}.profile")).display());
-        let url = format!("file://{}", page.display());
-        let words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", &profile, "--dump-dom", &url];
-        let shown = run(&Program::new(name, &words), ramfold, &scratch.path().join(name));
-        common::report("chromium", name, &shown);
-        assert!(shown.status.success(), "{name}: {} {}", shown.status, shown.stderr);
-        shown.stdout()
-    };
-    let expected = browse(None, "plain");
-    assert!(expected.contains("<td>row 299</td><td>26730899</td>"), "{expected}");
+    let browser = Browser::new(&[], &["--no-sandbox"]);
+    let expected = browser.show(None, "plain");
+    assert!(expected.stdout().contains("<td>row 299</td><td>26730899</td>"), "{}", expected.stderr);
     for limit in [4096, 300] {
         let name = format!("in {limit} MiB");
-        assert!(browse(Some(&Ramfold::new(limit * MIB, &[])), &name) == expected, "{name}");
+        let shown = browser.show(Some(&Ramfold::new(limit * MIB, &[])), &name);
+        assert!(shown.status.success(), "{name}: {} {}", shown.status, shown.stderr);
+        assert!(shown.stdout() == expected.stdout(), "{name}");
     }
+}
+
+/// An ordinary user's. The sandbox leaves those who draw no /proc: they are not held, and say so.
+#[test]
+fn chromium_in_its_sandbox() {
+    if !(need::userfaultfd() && need::root() && need::programs(&["chromium", "setpriv"])) {
+        return;
+    }
+    let browser = Browser::new(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"], &[]);
+    let expected = browser.show(None, "plain");
+    if !expected.stdout().contains("<td>row 299</td>") {
+        need::skip(&format!("Chromium has no sandbox here: {}", expected.stderr));
+        return;
+    }
+    let shown = browser.show(Some(&Ramfold::new(1024 * MIB, &[])), "limited");
+    assert!(shown.status.success(), "{} {}", shown.status, shown.stderr);
+    assert!(shown.stdout() == expected.stdout());
+    let told = "ramfold: this process is not held under the limit any more: there is no /proc";
+    assert!(shown.stderr.contains(told), "{}", shown.stderr);
 }

@@ -7,7 +7,7 @@
 //! The dynamic linker then allocates from that: in managed memory, and within that allocator's own call of mmap when
 //! threads start there, or under the locks that it holds across a fork. So the linker is told to use this library's
 //! all the same, before the program begins. The linker keeps the addresses of the four functions that it found in its
-//! own data.
+//! own data. While this library is loaded it has functions of the first library there (start/linker.c).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -77,6 +77,8 @@ pub struct NotFound;
 unsafe extern "C" {
     /// The first library passes malloc on to another one.
     static ramfold_next_malloc: c_int;
+    /// What the first library has lent to the linker: malloc, calloc, realloc, free; or zeros.
+    static ramfold_lent: [usize; 4];
     /// In libc itself, puts a function in the place of the one with this name. Returns how many places there were.
     fn ramfold_give_libc(name: *const c_char, function: *const c_void) -> c_int;
 }
@@ -96,18 +98,24 @@ pub fn redirect(for_linker: [Function; 4], for_libc: [Function; 3]) -> Result<()
     // SAFETY: a word that was written before this library was loaded.
     let passed_on = unsafe { ramfold_next_malloc } != 0;
     let has_own = |name| object(find(name).addr()) != first_library;
-    for (name, ours) in for_linker {
-        if (passed_on || has_own(name)) && replace(find(name).addr(), ours) == 0 {
+    // SAFETY: words that were written before this library was loaded.
+    let lent = unsafe { ramfold_lent };
+    for ((name, ours), lent) in for_linker.into_iter().zip(lent) {
+        let old = if lent == 0 { find(name).addr() } else { lent };
+        if (passed_on || has_own(name)) && replace(old, ours) == 0 {
             return Err(NotFound);
         }
     }
     if passed_on || has_own(c"free") {
+        // The linker's blocks of before go back to who lent it functions; he knows the program's.
+        let [_, _, lent_realloc, lent_free] = lent.map(std::ptr::with_exposed_provenance_mut::<c_void>);
+        let or = |lent: *mut c_void, name| if lent.is_null() { find(name) } else { lent };
         // SAFETY: functions of these names have these types.
         let theirs = unsafe {
             Theirs {
                 malloc: std::mem::transmute::<*mut c_void, Malloc>(find(c"malloc")),
-                realloc: std::mem::transmute::<*mut c_void, Realloc>(find(c"realloc")),
-                free: std::mem::transmute::<*mut c_void, Free>(find(c"free")),
+                realloc: std::mem::transmute::<*mut c_void, Realloc>(or(lent_realloc, c"realloc")),
+                free: std::mem::transmute::<*mut c_void, Free>(or(lent_free, c"free")),
             }
         };
         let _ = THEIRS.set(theirs);

@@ -73,6 +73,11 @@ EXPORTED void *ramfold_behind(const char *name) {
     return found ? found : address(&object, ramfold_symbol(&object, name));
 }
 
+void *ramfold_in_front(const char *name) {
+    struct object object = definer(name, 1);
+    return object.map ? address(&object, ramfold_symbol(&object, name)) : NULL;
+}
+
 void ramfold_meet(void) {
     static int done;
     if (done) return;
@@ -87,7 +92,7 @@ void ramfold_meet(void) {
     LIBCS(valloc)
     LIBCS(pvalloc)
 #undef LIBCS
-    ramfold_own_malloc = definer("malloc", 1).map != NULL;
+    ramfold_own_malloc = ramfold_in_front("malloc") != NULL;
     struct object next = definer("malloc", 0);
     ramfold_next_malloc = next.map && !ramfold_is_libc(&next);
     if (ramfold_next_malloc) ramfold_pass_on(&next);

@@ -169,14 +169,25 @@ static const char *why_lost(int error) {
     return "ramfold: this process is not held under the limit any more: ramfold run has ended\n";
 }
 
+static int can_read(const char *path) {
+    return !ramfold_call(SYS_faccessat2, AT_FDCWD, (long)path, R_OK, AT_EACCESS, 0, 0);
+}
+
+static void *open_engine(const char *path) {
+    struct rlimit before, most;
+    int has_room = make_room(&before, &most);
+    /* Of what cannot be opened libc keeps a line, in the linker's memory, and frees it by the program's function. */
+    if (ramfold_own_malloc && can_read(path)) ramfold_lend_to_linker();
+    void *engine = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (has_room) ramfold_call(SYS_prlimit64, 0, RLIMIT_NOFILE, (long)&before, 0, 0, 0);
+    return engine;
+}
+
 static void load_engine(void) {
     char path[128] = "";
     ramfold_setting("library", path, sizeof path);
-    struct rlimit before, most;
-    int has_room = make_room(&before, &most);
-    void *engine = *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-    if (has_room) ramfold_call(SYS_prlimit64, 0, RLIMIT_NOFILE, (long)&before, 0, 0, 0);
-    if (!engine && ramfold_call(SYS_faccessat2, AT_FDCWD, (long)path, R_OK, AT_EACCESS, 0, 0)) {
+    void *engine = *path ? open_engine(path) : NULL;
+    if (!engine && !can_read(path)) {
         atomic_store(&state, LOST);
         return complain(why_lost(errno));
     }

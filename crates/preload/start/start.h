@@ -58,6 +58,9 @@ extern void (*ramfold_before_fork)(void), (*ramfold_after_fork_parent)(void), (*
    none. It allocates nothing, and takes no lock. */
 void *ramfold_behind(const char *name);
 
+/* The function of that name in front of this library: the executable's. Null if there is none. */
+void *ramfold_in_front(const char *name);
+
 /* The same, looked for once. */
 void *ramfold_find(void **found, const char *name);
 
@@ -73,6 +76,11 @@ extern struct ramfold_libcs {
 
 /* The malloc that the program calls is its own, in its executable; or that of a library which it is linked with. */
 extern int ramfold_own_malloc, ramfold_next_malloc;
+
+/* linker.c: the dynamic linker takes no memory from the malloc of the executable any more, if that can be. Its functions then: malloc,
+   calloc, realloc, free; null if nothing was changed. */
+void ramfold_lend_to_linker(void);
+extern EXPORTED void *ramfold_lent[4];
 
 /* apart.c: this library has nothing to do in this process but to pass everything on. */
 extern int ramfold_apart;
