@@ -68,19 +68,25 @@ static void give_back(void *p) {
     if (!is_here(p)) theirs.free(p);
 }
 
-/* What the linker has made read-only of its data. */
-static int sealed(uintptr_t *begin, uintptr_t *end) {
+/* The linker's parts of this type, from the first one's first page on. */
+static int pages_of(uint32_t type, uintptr_t *begin, uintptr_t *end) {
     uintptr_t base = getauxval(AT_BASE);
+    *begin = *end = 0;
     if (!base) return 0;
     const ElfW(Ehdr) *header = (const void *)base;
     const ElfW(Phdr) *part = (const void *)(base + header->e_phoff);
     for (int i = 0; i < header->e_phnum; i++) {
-        if (part[i].p_type != PT_GNU_RELRO) continue;
-        *begin = (base + part[i].p_vaddr) & -(uintptr_t)PAGE;
-        *end = (base + part[i].p_vaddr + part[i].p_memsz) & -(uintptr_t)PAGE;
-        return *begin < *end;
+        uintptr_t from = base + part[i].p_vaddr, to = from + part[i].p_memsz;
+        if (part[i].p_type != type) continue;
+        if (!*begin) *begin = from & -(uintptr_t)PAGE;
+        if (to > *end) *end = to;
     }
-    return 0;
+    return *begin < *end;
+}
+
+int ramfold_is_linker(const void *caller) {
+    uintptr_t begin, end;
+    return pages_of(PT_LOAD, &begin, &end) && (uintptr_t)caller - begin < end - begin;
 }
 
 /* The one word that leads there, or null. */
@@ -104,10 +110,6 @@ static int find(uintptr_t begin, uintptr_t end) {
     return words.malloc && words.calloc && words.realloc && words.free;
 }
 
-static long protect(uintptr_t begin, uintptr_t end, int how) {
-    return ramfold_call(SYS_mprotect, (long)begin, (long)(end - begin), how, 0, 0, 0);
-}
-
 void *ramfold_lent[4];
 
 void ramfold_lend_to_linker(void) {
@@ -117,13 +119,14 @@ void ramfold_lend_to_linker(void) {
     theirs.calloc = ramfold_in_front("calloc");
     theirs.realloc = ramfold_in_front("realloc");
     theirs.free = ramfold_in_front("free");
-    if (!sealed(&begin, &end) || !find(begin, end)) return;
+    /* What the linker has made read-only of its data. */
+    if (!pages_of(PT_GNU_RELRO, &begin, &end) || !find(begin, end &= -(uintptr_t)PAGE)) return;
     long memory = ramfold_call(SYS_mmap, 0, ROOM, rw, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == -1 || protect(begin, end, rw)) return;
+    if (memory == -1 || ramfold_protect(begin, end, rw)) return;
     room = (char *)memory;
     *words.malloc = ramfold_lent[0] = take;
     *words.calloc = ramfold_lent[1] = take_zeros;
     *words.realloc = ramfold_lent[2] = take_again;
     *words.free = ramfold_lent[3] = give_back;
-    protect(begin, end, PROT_READ);
+    ramfold_protect(begin, end, PROT_READ);
 }

@@ -119,7 +119,7 @@ static int keep_protection(struct dl_phdr_info *info, size_t size, void *table) 
     return 0;
 }
 
-static long protect(uintptr_t from, uintptr_t to, int how) {
+long ramfold_protect(uintptr_t from, uintptr_t to, int how) {
     from &= -(uintptr_t)PAGE;
     return ramfold_call(SYS_mprotect, (long)from, (long)(to - from), how, 0, 0, 0);
 }
@@ -147,12 +147,12 @@ static int lead_here(void) {
         if ((uintptr_t)theirs < first) first = (uintptr_t)theirs;
         if ((uintptr_t)(theirs + 1) > last) last = (uintptr_t)(theirs + 1);
     }
-    if (!count || protect(first, last, protection | PROT_WRITE)) return 0;
+    if (!count || ramfold_protect(first, last, protection | PROT_WRITE)) return 0;
     led_count = count;
     atomic_thread_fence(memory_order_seq_cst);
     for (size_t i = 0; i < count; i++)
         __atomic_store_n(&wanted[i].theirs->st_value, wanted[i].value, __ATOMIC_RELEASE);
-    protect(first, last, protection);
+    ramfold_protect(first, last, protection);
     return 1;
 }
 
@@ -201,9 +201,9 @@ static int give(const struct object *object, const char *name, void *function) {
             void **word = (void **)(object->map->l_addr + relocation->r_offset);
             uintptr_t from = (uintptr_t)word;
             int sealed = dl_iterate_phdr(is_sealed, word);
-            if (sealed && protect(from, from + sizeof *word, PROT_READ | PROT_WRITE)) return 0;
+            if (sealed && ramfold_protect(from, from + sizeof *word, PROT_READ | PROT_WRITE)) return 0;
             __atomic_store_n(word, function, __ATOMIC_RELEASE);
-            if (sealed) protect(from, from + sizeof *word, PROT_READ);
+            if (sealed) ramfold_protect(from, from + sizeof *word, PROT_READ);
             count++;
         }
     }

@@ -15,7 +15,6 @@
 #include "start.h"
 
 #include <dlfcn.h>
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
@@ -24,7 +23,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -124,18 +122,6 @@ void ramfold_refuse(const char *line) {
     ramfold_call(SYS_exit_group, 125, 0, 0, 0, 0, 0);
 }
 
-/* Whether the code at this address is the dynamic linker's. */
-static int is_linker(const void *caller) {
-    uintptr_t base = getauxval(AT_BASE), end = base;
-    if (!base) return 0;
-    const ElfW(Ehdr) *header = (const void *)base;
-    const ElfW(Phdr) *part = (const void *)(base + header->e_phoff);
-    for (int i = 0; i < header->e_phnum; i++)
-        if (part[i].p_type == PT_LOAD && base + part[i].p_vaddr + part[i].p_memsz > end)
-            end = base + part[i].p_vaddr + part[i].p_memsz;
-    return (uintptr_t)caller - base < end - base;
-}
-
 int ramfold_setting(const char *key, char *value, size_t room) {
     const char *settings = ramfold_kept[0] ? ramfold_kept[0] + sizeof SETTINGS - 1 : NULL;
     size_t length = strlen(key);
@@ -220,11 +206,11 @@ int ramfold_load(const void *caller) {
     int seen = atomic_load(&state);
     if (seen == LOADED) return 1;
     /* A constructor that comes before this library's takes memory. */
-    if (seen == NONE && environ && !is_linker(caller) && !has_other_malloc()) {
+    if (seen == NONE && environ && !ramfold_is_linker(caller) && !has_other_malloc()) {
         wake(environ);
         seen = atomic_load(&state);
     }
-    if (seen != WANTED || is_linker(caller) || ramfold_is_guest()) return 0;
+    if (seen != WANTED || ramfold_is_linker(caller) || ramfold_is_guest()) return 0;
     if (!atomic_compare_exchange_strong(&state, &seen, LOADING)) return 0;
     int error = errno;
     uint64_t all = ~0ull, before;

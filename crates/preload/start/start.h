@@ -77,6 +77,9 @@ extern struct ramfold_libcs {
 /* The malloc that the program calls is its own, in its executable; or that of a library which it is linked with. */
 extern int ramfold_own_malloc, ramfold_next_malloc;
 
+/* linker.c: whether the code at this address is the dynamic linker's. */
+int ramfold_is_linker(const void *caller);
+
 /* linker.c: the dynamic linker takes no memory from the malloc of the executable any more, if that can be. Its functions then: malloc,
    calloc, realloc, free; null if nothing was changed. */
 void ramfold_lend_to_linker(void);
@@ -90,6 +93,9 @@ void ramfold_meet(void);
 
 /* start.c: ends the program with a line: its memory cannot be held under the limit. */
 void ramfold_refuse(const char *line);
+
+/* others.c: changes the protection of the pages from `from` on. */
+long ramfold_protect(uintptr_t from, uintptr_t to, int how);
 
 /* Puts this library's functions into libc's table of symbols. False if that cannot be written. */
 int ramfold_lead_here(void);
