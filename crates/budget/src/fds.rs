@@ -185,6 +185,16 @@ impl Proc {
         Kept::new(rustix::fs::open("/proc", flags, Mode::empty())?, host).map(Self)
     }
 
+    /// The path of a file of the calling thread's, below this.
+    pub fn own(&self, file: &str) -> Result<String, Errno> {
+        own(&self.0, "thread-self", file)
+    }
+
+    /// Opens a file of the calling thread's, to be read.
+    pub fn open_own(&self, file: &str) -> Result<OwnedFd, Errno> {
+        self.open(&self.own(file)?)
+    }
+
     /// Opens a file of it, to be read.
     pub fn open(&self, path: &str) -> Result<OwnedFd, Errno> {
         self.open_as(path, OFlags::RDONLY)
@@ -206,6 +216,18 @@ impl Proc {
             opened => opened,
         }
     }
+}
+
+/// The path of a file of the calling thread's in the present /proc.
+pub fn own_path(file: &str) -> Result<String, Errno> {
+    Ok(format!("/proc/{}", own(rustix::fs::CWD, "/proc/thread-self", file)?))
+}
+
+/// `PID/task/TID/FILE`. The link is read, and nothing is opened through it: a tracer that translates paths (proot)
+/// follows it by itself, and comes to its own thread.
+fn own(directory: impl AsFd, link: &str, file: &str) -> Result<String, Errno> {
+    let thread = rustix::fs::readlinkat(directory, link, Vec::new())?;
+    Ok(format!("{}/{file}", thread.to_string_lossy()))
 }
 
 /// While it lives, a process may open as many files as its hard limit says.

@@ -132,7 +132,7 @@ impl Usage {
         self.account.slot()
     }
 
-    /// What is read: /proc/thread-self/statm.
+    /// What is read: statm of a thread that lives.
     pub fn statm(&self) -> &Kept {
         &self.statm
     }
@@ -161,7 +161,7 @@ impl Usage {
     /// Reads usage through the calling thread from now on: /proc tells nothing more through a thread that has ended,
     /// and the program's first thread may end before the program. Nobody else is inside the gate.
     pub fn follow_thread(&self) -> Result<(), Errno> {
-        self.statm.renew(|| self.proc.open("thread-self/statm"))
+        self.statm.renew(|| self.proc.open_own("statm"))
     }
 
     pub(crate) fn most(&self) -> u64 {
@@ -363,7 +363,7 @@ impl Rest {
 /// Bytes of pages that only this process has and has written to; `None` if that cannot be read.
 fn private_bytes(proc: &Proc) -> Option<u64> {
     let mut text = String::new();
-    File::from(proc.open("thread-self/smaps_rollup").ok()?).read_to_string(&mut text).ok()?;
+    File::from(proc.open_own("smaps_rollup").ok()?).read_to_string(&mut text).ok()?;
     size_in(&text, "Private_Dirty:")
 }
 

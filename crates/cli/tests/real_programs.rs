@@ -68,15 +68,29 @@ fn rust_compiler() {
     }
 }
 
-/// A tracer that translates the paths of /proc, where it need not wait for what its tracees hold.
+/// A tracer that translates paths: what ramfold opens by `/proc/thread-self` would be the tracer's.
 #[test]
 fn proot() {
     if need::userfaultfd() && need::programs(&["proot"]) {
-        let scratch = scratch();
-        let words = ["proot", "-R", "/", &python(), &test_file("programs/objects.py"), "60000"];
-        let program = Program::new("proot", &words);
-        let ended = run(&program, Some(&Ramfold::new(256 * MIB, &[])), &scratch.path().join("proot"));
-        assert!(ended.status.success(), "{} {}", ended.status, ended.stderr);
+        same_in_shares(&objects(20_000).behind("proot", &["proot", "-R", "/"]), &[2], MODES);
+    }
+}
+
+#[test]
+fn gdb() {
+    if need::userfaultfd() && need::programs(&["gdb"]) {
+        // It says which thread is which by numbers.
+        let script = "gdb -q -batch -ex 'run > digest' --args \"$@\" > /dev/null 2>&1; cat digest";
+        same_in_shares(&objects(30_000).behind("gdb", &["sh", "-c", script, "gdb"]), &[3], MODES);
+    }
+}
+
+/// The emulator is managed, and what it emulates is told nothing of it.
+#[test]
+fn qemu_user() {
+    let emulator = format!("qemu-{}", std::env::consts::ARCH);
+    if need::userfaultfd() && need::programs(&[&emulator]) {
+        same_in_shares(&objects(10_000).behind("qemu", &[&emulator, "-U", "LD_PRELOAD"]), &[2], MODES);
     }
 }
 

@@ -63,9 +63,8 @@ fn is_alive(tid: u32) -> bool {
 
 /// Whether threads of this process would be where it is itself: else the kernel starts none.
 fn can_start_threads(engine: &Engine) -> bool {
-    let link = |name: &str| {
-        readlinkat(&engine.member.usage.proc.0, format!("thread-self/ns/{name}"), Vec::new()).ok()
-    };
+    let proc = &engine.member.usage.proc;
+    let link = |name: &str| readlinkat(&proc.0, proc.own(&format!("ns/{name}")).ok()?, Vec::new()).ok();
     [("pid", "pid_for_children"), ("time", "time_for_children")]
         .iter()
         .all(|(own, next)| link(own) == link(next))

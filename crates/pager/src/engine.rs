@@ -19,7 +19,7 @@ use crate::reservation::Reservation;
 use crate::shared_table::{Numbers, OWN_DESCRIPTORS};
 use crate::space::Space;
 use crate::staging::Staging;
-use crate::sys::PAGE;
+use crate::sys::{self, PAGE};
 use crate::trace::Trace;
 use crate::uffd::Uffd;
 use ramfold::tier::file::FileTier;
@@ -29,9 +29,10 @@ use ramfold_budget::event::Event;
 use ramfold_budget::fds::{Identity, Kept, Proc};
 use ramfold_budget::member::Member;
 use ramfold_budget::segment::{Counter, SlotId};
+use ramfold_budget::time::now_ns;
 use ramfold_budget::usage::Usage;
 use rustix::io::Errno;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -378,10 +379,10 @@ impl Door for Engine {
 }
 
 /// The process's memory, by the name that it has for this thread: on the one that it has for the process `ramfold run`
-/// has a lease, and who opens that waits. A tracer that translates paths (proot) knows only the latter.
+/// has a lease, and who opens that waits. ESRCH if it is another's: pages are copied from it.
 fn open_memory(proc: &Proc) -> Result<OwnedFd, Errno> {
-    match proc.open("thread-self/mem") {
-        Err(Errno::NOENT) => proc.open("self/mem"),
-        opened => opened,
-    }
+    let memory = proc.open_own("mem")?;
+    let (own, mut seen) = (now_ns().to_ne_bytes(), [0; 8]);
+    sys::read_at(memory.as_fd(), std::ptr::from_ref(&own).expose_provenance(), &mut seen)?;
+    if seen == own { Ok(memory) } else { Err(Errno::SRCH) }
 }

@@ -218,7 +218,7 @@ impl Pager {
     fn proc(&self) -> Result<Arc<Proc>, SetupError> {
         let kept = self.proc.get().filter(|proc| proc.0.is_open()).cloned();
         let proc = kept.map_or_else(|| Proc::new(self.host).map(Arc::new), Ok);
-        proc.ok().filter(|proc| proc.open("thread-self/statm").is_ok()).ok_or(SetupError::NoProc)
+        proc.ok().filter(|proc| proc.open_own("statm").is_ok()).ok_or(SetupError::NoProc)
     }
 
     fn activate(&self, proc: Arc<Proc>) -> Result<(), SetupError> {

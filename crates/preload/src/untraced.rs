@@ -1,13 +1,15 @@
-//! Threads of ramfold's that strace does not hold.
+//! Threads of ramfold's that a tracer does not hold.
 //!
-//! `strace -f` stops each thread at its system calls, and reads the program's memory meanwhile. A page of that which is
-//! away comes by a thread of ramfold's, and where strace held that stopped as well, each would wait for the other. So
-//! where strace watches, threads are started by one that a tracer is kept from (CLONE_UNTRACED), and what such a thread
-//! starts is not traced either. It has the thread-local storage of who makes it, who waits.
+//! `strace -f` stops each thread at its system calls, and reads the program's memory meanwhile. A page of that which
+//! is away comes by a thread of ramfold's, and where strace held that stopped as well, each would wait for the other.
+//! proot stops them too, and a page then takes ten times as long. So where one of them watches, threads are started by
+//! one that a tracer is kept from (CLONE_UNTRACED), and what such a thread starts is not traced either. It has the
+//! thread-local storage of who makes it, who waits.
 //!
 //! Not where a debugger is the tracer: its breakpoints would kill a thread that it does not know of. Nor where the
-//! tracer has a filter that sends it the system calls (proot, `strace --seccomp-bpf`): they fail in who has none. With
-//! such a filter strace would wait for ever in its first read of a page that is away, so the program ends with a line.
+//! tracer has a filter that sends it the system calls: they fail in who has none. proot with a filter stops only those
+//! that name files. With such a filter strace would wait for ever in its first read of a page that is away, so the
+//! program ends with a line.
 //!
 //! Price: a file of /proc for each process that begins to be managed, or is forked from one that is, and one or two of
 //! its tracer's where it has one. What its first thread of ramfold's finds holds for the others, which start with it.
@@ -18,6 +20,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::ending;
 use crate::stack::{self, Call, Entry};
+use ramfold_budget::fds::own_path;
 
 /// Bytes of the stack of the thread in between.
 const STACK: usize = 128 << 10;
@@ -57,23 +60,32 @@ fn is_watched() -> bool {
     if found.abs() == pid {
         return found < 0;
     }
-    let watched = is_straced();
+    let watched = is_stopped_at_calls();
     FOUND.store(if watched { -pid } else { pid }, Ordering::Relaxed);
     watched
 }
 
-/// Whether strace traces this thread. Ends the program where it does so by a filter.
-fn is_straced() -> bool {
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")).map_or("0", str::trim);
+/// Whether strace or proot stops this thread at each system call. Ends the program where strace has a filter for that.
+fn is_stopped_at_calls() -> bool {
+    let status = own_path("status").ok().and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+    let tracer = field(&status, "TracerPid:").unwrap_or("0");
     let of_tracer = |file| fs::read_to_string(format!("/proc/{tracer}/{file}")).unwrap_or_default();
-    if tracer == "0" || of_tracer("comm").trim() != "strace" {
-        return false;
+    match of_tracer("comm").trim() {
+        "strace" if of_tracer("cmdline").split('\0').any(is_for_a_filter) => ending::refuse(
+            "strace --seccomp-bpf would wait for threads that it holds; leave out --seccomp-bpf",
+        ),
+        "strace" => true,
+        // What it has itself is not its own: a container's.
+        "proot" => {
+            let filters = |status: &str| field(status, "Seccomp_filters:")?.parse::<u32>().ok();
+            filters(&status).is_some_and(|own| Some(own) == filters(&of_tracer("status")))
+        }
+        _ => false,
     }
-    if of_tracer("cmdline").split('\0').any(is_for_a_filter) {
-        ending::refuse("strace --seccomp-bpf would wait for threads that it holds; leave out --seccomp-bpf");
-    }
-    true
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
 /// Whether an argument of strace's is `--seccomp-bpf`, which may be shortened.

@@ -11,7 +11,7 @@
 //! process, and five system calls for each fork.
 
 use super::{MAX_PROCESSES, OpenError, Segment, SlotId};
-use crate::fds::{Identity, Proc};
+use crate::fds::{self, Identity, Proc};
 use ramfold::PAGE_SIZE as PAGE;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags};
@@ -33,17 +33,17 @@ impl Description {
     /// A new one of this thread's descriptor, found in /proc: the thread's, which may have a table of its own. A tracer
     /// that translates paths (proot) knows only the process's. The caller looks at what was found.
     fn open(number: RawFd, proc: Option<&Arc<Proc>>) -> Result<Self, Errno> {
-        let open = |whose| {
-            let path = format!("{whose}/fd/{number}");
-            match proc {
-                Some(proc) => proc.open_as(&path, OFlags::RDWR),
-                None => {
-                    rustix::fs::open(format!("/proc/{path}"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-                }
-            }
+        let name = format!("fd/{number}");
+        let open = |path: &str| match proc {
+            Some(proc) => proc.open_as(path, OFlags::RDWR),
+            None => rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()),
         };
-        match open("thread-self") {
-            Err(Errno::NOENT) => open("self"),
+        let (own, process) = match proc {
+            Some(proc) => (proc.own(&name), format!("self/{name}")),
+            None => (fds::own_path(&name), format!("/proc/self/{name}")),
+        };
+        match own.and_then(|path| open(&path)) {
+            Err(Errno::NOENT) => open(&process),
             opened => opened,
         }
         .map(Self)
@@ -141,7 +141,7 @@ impl File {
 
     fn take_spare(&self) {
         if self.spare.load(Ordering::Relaxed) == -1
-            && let Ok(spare) = self.fd.try_clone().map_err(|_| Errno::MFILE).and_then(crate::fds::raise)
+            && let Ok(spare) = self.fd.try_clone().map_err(|_| Errno::MFILE).and_then(fds::raise)
         {
             self.spare.store(spare.into_raw_fd(), Ordering::Relaxed);
         }
@@ -202,7 +202,7 @@ impl Segment {
         let open = || Description::open(file.fd.as_raw_fd(), file.proc.get());
         let own = match open() {
             Err(Errno::MFILE) => {
-                let _room = crate::fds::Room::make();
+                let _room = fds::Room::make();
                 open().or_else(|_| {
                     file.give_spare();
                     open()

@@ -49,6 +49,13 @@ impl Program {
         Self { name: name.to_owned(), words, variables: Vec::new(), outputs: Vec::new(), patience }
     }
 
+    /// The same as the arguments of other words.
+    pub fn behind<W: AsRef<OsStr>>(mut self, name: &str, words: &[W]) -> Self {
+        name.clone_into(&mut self.name);
+        self.words.splice(0..0, words.iter().map(|word| word.as_ref().to_owned()));
+        self
+    }
+
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
