@@ -6,7 +6,7 @@
 //! pages in memory together by twice what it takes of memory itself. Old pages keep theirs until they are compressed
 //! anew or written, so a disk has [`MOST_MADE`] in its life at most.
 //!
-//! Price: a second of a thread of the lowest priority and some twelve MiB for it, each time as many pages were stored
+//! Price: a second of a thread of low priority and some twelve MiB for it, each time as many pages were stored
 //! as there are twice over, and rarer each time that it was in vain; a dictionary takes about one MiB. Guarantee: what
 //! a dictionary was used for stays readable, for the store keeps it as long as itself.
 
@@ -34,6 +34,9 @@ const SAMPLE: usize = 48;
 const CHECKED: usize = 8;
 /// Pages of a sample at least.
 const LEAST_SAMPLE: usize = 64;
+/// Not the lowest: on a busy machine the thread would hardly run, whoever ends the disk waits for it, and requests wait
+/// for the locks of pages that it reads.
+const NICENESS: i32 = 5;
 /// How often the thread looks.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -64,7 +67,7 @@ impl Drop for Trainer {
 
 fn look_on(disk: &Volume, state: &Mutex<State>, ended: &Receiver<()>) {
     // Where it is not allowed it is done like anything else.
-    let _ = setpriority_process(Some(gettid()), 19);
+    let _ = setpriority_process(Some(gettid()), NICENESS);
     let mut pace = Pace::default();
     while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
         let stats = disk.store().stats();
