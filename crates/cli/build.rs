@@ -44,6 +44,10 @@ fn main() {
     for name in OUTER_ONLY {
         cargo.env_remove(name);
     }
+    if env::var_os("SOURCE_DATE_EPOCH").is_none() {
+        // mimalloc has the time of its build in it, and two builds of one source are to be equal.
+        cargo.env("SOURCE_DATE_EPOCH", "0");
+    }
     let mut built = target_dir.clone();
     let (host, target) = (var("HOST"), var("TARGET"));
     if host != target {
