@@ -7,9 +7,8 @@
 //! thread-local storage of who makes it, who waits.
 //!
 //! Not where a debugger is the tracer: its breakpoints would kill a thread that it does not know of. Nor where the
-//! tracer has a filter that sends it the system calls: they fail in who has none. proot with a filter stops only those
-//! that name files. With such a filter strace would wait for ever in its first read of a page that is away, so the
-//! program ends with a line.
+//! tracer has a filter that sends it the system calls: they fail in who has none. With one, strace would wait for ever
+//! in its first read of a page that is away, so the program ends with a line; proot stops only what names files.
 //!
 //! Price: a file of /proc for each process that begins to be managed, or is forked from one that is, and one or two of
 //! its tracer's where it has one. What its first thread of ramfold's finds holds for the others, which start with it.
@@ -69,6 +68,9 @@ fn is_watched() -> bool {
 fn is_stopped_at_calls() -> bool {
     let status = own_path("status").ok().and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
     let tracer = field(&status, "TracerPid:").unwrap_or("0");
+    if tracer == "0" {
+        return false;
+    }
     let of_tracer = |file| fs::read_to_string(format!("/proc/{tracer}/{file}")).unwrap_or_default();
     match of_tracer("comm").trim() {
         "strace" if of_tracer("cmdline").split('\0').any(is_for_a_filter) => ending::refuse(

@@ -8,7 +8,7 @@
 //! child's. A child that was killed at once, or never came to be, so has left its slot to be reaped.
 //!
 //! The lock also decides who may change whose a slot is: only who holds its byte. Price: a mapping of a page for each
-//! process, and five system calls for each fork.
+//! process, and six system calls for each fork.
 
 use super::{MAX_PROCESSES, OpenError, Segment, SlotId};
 use crate::fds::{self, Identity, Proc};
