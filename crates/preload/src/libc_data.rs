@@ -8,8 +8,8 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::pager;
 use crate::sys::PAGE;
-use crate::{loader, pager};
 
 /// No such state is longer; it may lie across two pages.
 const LONGEST: usize = 1 << 10;
@@ -37,7 +37,7 @@ unsafe extern "C" fn look_at(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_
         headers
             .iter()
             .filter(move |header| header.p_type == libc::PT_LOAD && header.p_flags & flag != 0)
-            .map(move |header| loader::place(base, header))
+            .map(move |header| place(base, header))
     };
     if !segment(false).any(|range| range.contains(&code)) {
         return 0;
@@ -47,6 +47,13 @@ unsafe extern "C" fn look_at(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_
         END.store(data.end, Ordering::Relaxed);
     }
     1
+}
+
+/// Where a part of an object that is loaded at `base` lies.
+#[allow(clippy::cast_possible_truncation)] // addresses
+fn place(base: usize, part: &libc::Elf64_Phdr) -> Range<usize> {
+    let start = base + part.p_vaddr as usize;
+    start..start + part.p_memsz as usize
 }
 
 /// Addresses in the managed pages that libc's static data points to.

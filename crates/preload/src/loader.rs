@@ -7,15 +7,13 @@
 //! The dynamic linker then allocates from that: in managed memory, and within that allocator's own call of mmap when
 //! threads start there, or under the locks that it holds across a fork. So the linker is told to use this library's
 //! all the same, before the program begins. The linker keeps the addresses of the four functions that it found in its
-//! own data. While this library is loaded it has functions of the first library there (start/linker.c).
+//! own data, where the first library finds them (start/linker.c). While this library is loaded, functions of the first
+//! library stand there.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-use crate::sys::{self, PAGE};
 
 static START: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
@@ -37,31 +35,13 @@ pub fn theirs() -> Option<&'static Theirs> {
     THEIRS.get()
 }
 
-/// Where the dynamic linker is loaded, and its program headers.
-fn linker() -> Option<(usize, &'static [libc::Elf64_Phdr])> {
-    #[allow(clippy::cast_possible_truncation)] // an address
-    // SAFETY: asks for a number.
-    let base = unsafe { libc::getauxval(libc::AT_BASE) } as usize;
-    if base == 0 {
-        return None;
-    }
-    // SAFETY: the dynamic linker is loaded from there on, first its ELF header, then its program headers.
-    let headers = unsafe {
-        let header = &*std::ptr::with_exposed_provenance::<libc::Elf64_Ehdr>(base);
-        #[allow(clippy::cast_possible_truncation)] // an offset in a mapped file
-        let table = std::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(base + header.e_phoff as usize);
-        std::slice::from_raw_parts(table, header.e_phnum.into())
-    };
-    Some((base, headers))
-}
-
 /// Finds out where the dynamic linker is; before its first call counts.
 pub fn find() {
-    let Some((base, headers)) = linker() else { return };
-    let loaded = headers.iter().filter(|part| part.p_type == libc::PT_LOAD);
-    let end = loaded.map(|part| part.p_vaddr + part.p_memsz).max();
-    START.store(base, Ordering::Relaxed);
-    LEN.store(end.and_then(|end| end.try_into().ok()).unwrap_or(0), Ordering::Relaxed);
+    let (mut begin, mut end) = (0, 0);
+    // SAFETY: writes both.
+    unsafe { ramfold_linker(&raw mut begin, &raw mut end) };
+    START.store(begin, Ordering::Relaxed);
+    LEN.store(end - begin, Ordering::Relaxed);
 }
 
 /// Whether the code at this address is the dynamic linker's.
@@ -79,6 +59,10 @@ unsafe extern "C" {
     static ramfold_next_malloc: c_int;
     /// What the first library has lent to the linker: malloc, calloc, realloc, free; or zeros.
     static ramfold_lent: [usize; 4];
+    /// Where the dynamic linker lies; twice 0 where there is none.
+    fn ramfold_linker(begin: *mut usize, end: *mut usize);
+    /// In the dynamic linker, puts a function in the place of another. Returns how many places there were.
+    fn ramfold_give_linker(old: *const c_void, function: *const c_void) -> c_int;
     /// In libc itself, puts a function in the place of the one with this name. Returns how many places there were.
     fn ramfold_give_libc(name: *const c_char, function: *const c_void) -> c_int;
 }
@@ -102,7 +86,10 @@ pub fn redirect(for_linker: [Function; 4], for_libc: [Function; 3]) -> Result<()
     let lent = unsafe { ramfold_lent };
     for ((name, ours), lent) in for_linker.into_iter().zip(lent) {
         let old = if lent == 0 { find(name).addr() } else { lent };
-        if (passed_on || has_own(name)) && replace(old, ours) == 0 {
+        // SAFETY: functions of one type; there is one thread.
+        if (passed_on || has_own(name))
+            && unsafe { ramfold_give_linker(as_function(old), as_function(ours)) } == 0
+        {
             return Err(NotFound);
         }
     }
@@ -129,11 +116,15 @@ pub fn redirect(for_linker: [Function; 4], for_libc: [Function; 3]) -> Result<()
 fn filter_libc(functions: [Function; 3]) -> Result<(), NotFound> {
     for (name, ours) in functions {
         // SAFETY: a function of that name's type; the name ends with a zero byte.
-        if unsafe { ramfold_give_libc(name.as_ptr(), std::ptr::with_exposed_provenance(ours)) } == 0 {
+        if unsafe { ramfold_give_libc(name.as_ptr(), as_function(ours)) } == 0 {
             return Err(NotFound);
         }
     }
     Ok(())
+}
+
+fn as_function(address: usize) -> *const c_void {
+    std::ptr::with_exposed_provenance(address)
 }
 
 /// Where the library is loaded that has this function. (The address of an exported function would not tell: what is
@@ -142,53 +133,7 @@ fn object(function: usize) -> usize {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: any address may be asked about; the answer is written or stays zeros, which are valid.
     unsafe {
-        libc::dladdr(std::ptr::with_exposed_provenance(function), info.as_mut_ptr());
+        libc::dladdr(as_function(function), info.as_mut_ptr());
         info.assume_init().dli_fbase.addr()
     }
-}
-
-/// Puts one address in the place of another in the dynamic linker's data. Returns how many there were.
-fn replace(old: usize, new: usize) -> usize {
-    let Some((base, headers)) = linker() else { return 0 };
-    let parts =
-        |kind| headers.iter().filter(move |part| part.p_type == kind).map(move |part| place(base, part));
-    let read_only = |word: &usize| parts(libc::PT_GNU_RELRO).any(|part| part.contains(word));
-    let writable =
-        headers.iter().filter(|part| part.p_type == libc::PT_LOAD && part.p_flags & libc::PF_W != 0);
-    let words = writable
-        .map(|part| place(base, part))
-        .flat_map(|part| part.start.next_multiple_of(8)..part.end / 8 * 8);
-    let mut count = 0;
-    for word in words.step_by(8) {
-        let at = std::ptr::with_exposed_provenance_mut::<usize>(word);
-        // SAFETY: a word of the linker's data, which is mapped for good; there is one thread.
-        if unsafe { at.read() } != old {
-            continue;
-        }
-        let sealed = read_only(&word);
-        if sealed && !protect(word, libc::PROT_READ | libc::PROT_WRITE) {
-            continue;
-        }
-        // SAFETY: the same, and writable now: it holds the address of a function of the new one's type.
-        unsafe { at.write(new) };
-        if sealed {
-            protect(word, libc::PROT_READ);
-        }
-        count += 1;
-    }
-    count
-}
-
-/// Where a part of an object that is loaded at `base` lies.
-#[allow(clippy::cast_possible_truncation)] // addresses
-pub fn place(base: usize, part: &libc::Elf64_Phdr) -> Range<usize> {
-    let start = base + part.p_vaddr as usize;
-    start..start + part.p_memsz as usize
-}
-
-/// Changes the protection of the page of a word.
-fn protect(word: usize, prot: i32) -> bool {
-    let prot = prot.unsigned_abs() as usize;
-    // SAFETY: a page of the linker's data, which it has sealed; it becomes as it was.
-    unsafe { sys::call_int(libc::SYS_mprotect, [word / PAGE * PAGE, PAGE, prot, 0, 0]) == 0 }
 }

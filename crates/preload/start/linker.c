@@ -2,7 +2,7 @@
  *
  * The linker would call that malloc, before the program's first line. Not each can be called so early: GCL's, on which Maxima and
  * FriCAS stand, is of no use until the program has started itself again without address randomization. So the linker has room here
- * until the engine, in its constructor, gives it functions of its own (src/loader.rs). What it gives back or makes larger later is
+ * until the engine, in its constructor, has it given functions of its own (src/loader.rs). What it gives back or makes larger later is
  * known by its address.
  *
  * The linker calls malloc by four words of its data (elf/dl-minimal.c, __rtld_malloc; glibc 2.31), which are known by where they lead.
@@ -68,25 +68,50 @@ static void give_back(void *p) {
     if (!is_here(p)) theirs.free(p);
 }
 
+struct parts {
+    uintptr_t base;
+    const ElfW(Phdr) *first, *end;
+};
+
+static struct parts parts(void) {
+    uintptr_t base = getauxval(AT_BASE);
+    if (!base) return (struct parts){0};
+    const ElfW(Ehdr) *header = (const void *)base;
+    const ElfW(Phdr) *first = (const void *)(base + header->e_phoff);
+    return (struct parts){base, first, first + header->e_phnum};
+}
+
 /* The linker's parts of this type, from the first one's first page on. */
 static int pages_of(uint32_t type, uintptr_t *begin, uintptr_t *end) {
-    uintptr_t base = getauxval(AT_BASE);
+    struct parts all = parts();
     *begin = *end = 0;
-    if (!base) return 0;
-    const ElfW(Ehdr) *header = (const void *)base;
-    const ElfW(Phdr) *part = (const void *)(base + header->e_phoff);
-    for (int i = 0; i < header->e_phnum; i++) {
-        uintptr_t from = base + part[i].p_vaddr, to = from + part[i].p_memsz;
-        if (part[i].p_type != type) continue;
+    for (const ElfW(Phdr) *part = all.first; part < all.end; part++) {
+        uintptr_t from = all.base + part->p_vaddr, to = from + part->p_memsz;
+        if (part->p_type != type) continue;
         if (!*begin) *begin = from & -(uintptr_t)PAGE;
         if (to > *end) *end = to;
     }
     return *begin < *end;
 }
 
+EXPORTED void ramfold_linker(uintptr_t *begin, uintptr_t *end) { pages_of(PT_LOAD, begin, end); }
+
 int ramfold_is_linker(const void *caller) {
     uintptr_t begin, end;
-    return pages_of(PT_LOAD, &begin, &end) && (uintptr_t)caller - begin < end - begin;
+    ramfold_linker(&begin, &end);
+    return (uintptr_t)caller - begin < end - begin;
+}
+
+EXPORTED int ramfold_give_linker(void *old, void *function) {
+    int count = 0;
+    struct parts all = parts();
+    for (const ElfW(Phdr) *part = all.first; part < all.end; part++) {
+        if (part->p_type != PT_LOAD || !(part->p_flags & PF_W)) continue;
+        uintptr_t begin = all.base + part->p_vaddr, end = begin + part->p_memsz;
+        for (void **word = (void **)((begin + 7) & -8ul); (uintptr_t)(word + 1) <= end; word++)
+            if (*word == old) count += ramfold_put(word, function);
+    }
+    return count;
 }
 
 /* The one word that leads there, or null. */

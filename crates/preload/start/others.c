@@ -191,6 +191,15 @@ static int is_sealed(struct dl_phdr_info *info, size_t size, void *word) {
     return 0;
 }
 
+int ramfold_put(void **word, void *function) {
+    uintptr_t from = (uintptr_t)word;
+    int sealed = dl_iterate_phdr(is_sealed, word);
+    if (sealed && ramfold_protect(from, from + sizeof *word, PROT_READ | PROT_WRITE)) return 0;
+    __atomic_store_n(word, function, __ATOMIC_RELEASE);
+    if (sealed) ramfold_protect(from, from + sizeof *word, PROT_READ);
+    return 1;
+}
+
 static int give(const struct object *object, const char *name, void *function) {
     int count = 0;
     for (int table = 0; table < 2; table++) {
@@ -198,12 +207,7 @@ static int give(const struct object *object, const char *name, void *function) {
             const ElfW(Rela) *relocation = &object->relocations[table][i];
             uint32_t index = ELF64_R_SYM(relocation->r_info);
             if (!index || relocation->r_addend || strcmp(object->names + object->symbols[index].st_name, name)) continue;
-            void **word = (void **)(object->map->l_addr + relocation->r_offset);
-            uintptr_t from = (uintptr_t)word;
-            int sealed = dl_iterate_phdr(is_sealed, word);
-            if (sealed && ramfold_protect(from, from + sizeof *word, PROT_READ | PROT_WRITE)) return 0;
-            __atomic_store_n(word, function, __ATOMIC_RELEASE);
-            if (sealed) ramfold_protect(from, from + sizeof *word, PROT_READ);
+            if (!ramfold_put((void **)(object->map->l_addr + relocation->r_offset), function)) return 0;
             count++;
         }
     }

@@ -77,8 +77,12 @@ extern struct ramfold_libcs {
 /* The malloc that the program calls is its own, in its executable; or that of a library which it is linked with. */
 extern int ramfold_own_malloc, ramfold_next_malloc;
 
-/* linker.c: whether the code at this address is the dynamic linker's. */
+/* linker.c: where the dynamic linker lies; whether the code at this address is its. */
+EXPORTED void ramfold_linker(uintptr_t *begin, uintptr_t *end);
 int ramfold_is_linker(const void *caller);
+
+/* Puts a function in the place of another in the data of the dynamic linker. Returns how many places there were. There is one thread. */
+EXPORTED int ramfold_give_linker(void *old, void *function);
 
 /* linker.c: the dynamic linker takes no memory from the malloc of the executable any more, if that can be. Its functions then: malloc,
    calloc, realloc, free; null if nothing was changed. */
@@ -96,6 +100,9 @@ void ramfold_refuse(const char *line);
 
 /* others.c: changes the protection of the pages from `from` on. */
 long ramfold_protect(uintptr_t from, uintptr_t to, int how);
+
+/* others.c: puts a function into a word of a loaded object, which may be sealed. Returns 0 if it cannot be written. */
+int ramfold_put(void **word, void *function);
 
 /* Puts this library's functions into libc's table of symbols. False if that cannot be written. */
 int ramfold_lead_here(void);
