@@ -27,6 +27,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long it waits while its own member gives nothing.
 const STALLED: Duration = Duration::from_millis(200);
+/// How often in a row the member's own evictor looks at everything in vain before it counts as having nothing to give.
+const LOOKS: u64 = 8;
 /// Between two looks, in that time, for processes that have ended.
 const REAP: Duration = Duration::from_millis(200);
 
@@ -130,7 +132,8 @@ pub fn until_low(member: &Member, door: &impl Door, mut give: impl FnMut() -> Gi
             Turn::Trying => {}
             Turn::Spent if over() && effort.squeeze(member, door) => {}
             Turn::Spent => {
-                member.set_exhausted(given.refused > 0 && over());
+                member.set_exhausted(given.refused > 0 && over() && member.is_tier_full());
+                member.note_in_vain();
                 member.answer(None);
                 return false;
             }
@@ -154,6 +157,8 @@ pub struct Wait {
     /// Pages that the member has given up, and since when no more have been.
     given: u64,
     since: Instant,
+    /// How often its evictor had looked at everything in vain then.
+    in_vain: u64,
 }
 
 impl Wait {
@@ -161,7 +166,7 @@ impl Wait {
     #[must_use]
     pub fn new(member: &Member) -> Self {
         let now = Instant::now();
-        Self { begun: now, reap: now, given: member.given(), since: now }
+        Self { begun: now, reap: now, given: member.given(), since: now, in_vain: member.in_vain() }
     }
 
     /// Whether the member's other threads give nothing either.
@@ -169,20 +174,26 @@ impl Wait {
         self.still(member) >= STALLED
     }
 
+    /// Whether the member's evictor may have something to give yet. No clock tells: it may get no processor for a
+    /// while, or wait for the swap file's disk. To be asked only while there is an evictor that the caller keeps from
+    /// nothing.
+    pub fn is_unheard(&mut self, member: &Member) -> bool {
+        self.still(member);
+        member.in_vain() - self.in_vain < LOOKS
+    }
+
     /// How long the member has given nothing.
     fn still(&mut self, member: &Member) -> Duration {
         let given = member.given();
         if given != self.given {
-            (self.given, self.since) = (given, Instant::now());
+            (self.given, self.since, self.in_vain) = (given, Instant::now(), member.in_vain());
         }
         self.since.elapsed()
     }
 
     /// Whether to wait a little more: other members have the memory, and look every few milliseconds. False when it
-    /// has been too long, or there is nobody else. What the dead have left comes back. Who is not `able` to give up
-    /// anything itself cannot tell a thread that has nothing to give from one that gets no processor, and there may be
-    /// plenty: it waits as long as for other members.
-    pub fn goes_on(&mut self, member: &Member, able: bool) -> bool {
+    /// has been too long, or there is nobody else. What the dead have left comes back.
+    pub fn goes_on(&mut self, member: &Member) -> bool {
         if self.reap <= Instant::now() {
             self.reap = Instant::now() + REAP;
             // `ramfold run` does so as well, while it lives.
@@ -190,8 +201,7 @@ impl Wait {
                 return true;
             }
         }
-        let enough = if able { STALLED } else { PATIENCE };
-        self.still(member) < enough || (self.begun.elapsed() < PATIENCE && member.segment().living() > 1)
+        self.still(member) < STALLED || (self.begun.elapsed() < PATIENCE && member.segment().living() > 1)
     }
 }
 
@@ -222,7 +232,7 @@ pub fn until_fits(member: &Member, door: &impl Door, mut give: impl FnMut() -> G
             Turn::Trying => {}
             Turn::Made => wait = Wait::new(member),
             Turn::Spent if effort.squeeze(member, door) => wait = Wait::new(member),
-            Turn::Spent if wait.goes_on(member, true) => std::thread::sleep(Duration::from_millis(1)),
+            Turn::Spent if wait.goes_on(member) => std::thread::sleep(Duration::from_millis(1)),
             Turn::Spent => return false,
         }
     }

@@ -39,6 +39,8 @@ pub struct Member {
     exhausted: AtomicBool,
     /// Pages that were given up so far.
     given: AtomicU64,
+    /// How often its evictor looked at everything and gave nothing.
+    in_vain: AtomicU64,
     /// Its pool is all that its door has to give, and has a bound of its own.
     is_apart: bool,
     /// The budget may have other members.
@@ -72,6 +74,7 @@ impl Member {
             books: Mutex::default(),
             exhausted: AtomicBool::new(false),
             given: AtomicU64::new(0),
+            in_vain: AtomicU64::new(0),
             is_apart: false,
             is_shared: true,
         })
@@ -258,6 +261,14 @@ impl Member {
         self.given.fetch_add(pages as u64, Ordering::Relaxed);
     }
 
+    pub(crate) fn in_vain(&self) -> u64 {
+        self.in_vain.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_in_vain(&self) {
+        self.in_vain.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// What this member burdens the budget with: what it holds, and what it has made more of. To give up what nobody
     /// else has makes it less.
     pub(crate) fn burden(&self, resident: u64) -> Burden {
@@ -372,6 +383,11 @@ impl Member {
         }
     }
 
+    /// Whether what the pool writes back next may find no place: the swap file has none, or refused something.
+    pub(crate) fn is_tier_full(&self) -> bool {
+        self.segment().is_swap_short() || self.store.stats().writeback_fail > 0
+    }
+
     /// Why nothing more can be held, and what to do.
     #[must_use]
     pub fn out_of_memory(&self) -> String {
@@ -400,7 +416,7 @@ impl Member {
             );
             return (both, way_out);
         }
-        if segment.is_swap_short() || self.store.stats().writeback_fail > 0 {
+        if self.is_tier_full() {
             return (both, "give a larger -m, --max-pool-percent or --swap-size".into());
         }
         let stays = format!(

@@ -23,7 +23,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes that the other processes of the run need not know of yet: there may be hundreds with so much each.
 const UNSEEN: u64 = (UNSEEN_PAGES * PAGE) as u64;
@@ -32,6 +32,10 @@ const UNSEEN_PAGES: usize = 16;
 /// About what the pager's buffers come to once it evicts and writes back. It counts from the start: where there are
 /// many processes, all begin with it at the same time.
 const BUFFERS: u64 = 1 << 20;
+
+/// How long after a look that told nothing the next one comes, and how many in a row there are: 200 ms.
+const PUT_OFF_NS: u64 = 5_000_000;
+const PUT_OFF_AT_MOST: u32 = 40;
 
 /// This process's account in the run's shared budget.
 #[derive(Debug)]
@@ -61,6 +65,8 @@ pub struct Usage {
     divided: AtomicU64,
     /// When the next look at what is still in common is due.
     next_look: AtomicU64,
+    /// Looks in a row that told nothing, since whom this process inherited from was ending.
+    put_off: AtomicU32,
     /// Bytes with which resident pages and pool count at most.
     most: AtomicU64,
     /// Where the rest of the process's memory counts, if the process has several members.
@@ -110,6 +116,7 @@ impl Usage {
             related: AtomicBool::new(false),
             divided: AtomicU64::new(0),
             next_look: AtomicU64::new(0),
+            put_off: AtomicU32::new(0),
             most: AtomicU64::new(u64::MAX),
             rest: None,
         })
@@ -153,6 +160,7 @@ impl Usage {
         self.follow_thread()?;
         let _parents = forks::take_divided();
         self.next_look.store(0, Ordering::Relaxed);
+        self.put_off.store(0, Ordering::Relaxed);
         self.set_most(u64::MAX);
         self.entered.store(0, Ordering::Relaxed);
         Ok(())
@@ -247,7 +255,12 @@ impl Usage {
             return;
         }
         let worked = thread_ns();
-        if let Some(private) = private_bytes(&self.proc) {
+        let private = private_bytes(&self.proc);
+        if self.is_put_off() {
+            self.next_look.store(now_ns() + PUT_OFF_NS, Ordering::Relaxed);
+            return;
+        }
+        if let Some(private) = private {
             let shared = self.anonymous().saturating_sub(private);
             // What was seen to be private is not to be told once more.
             self.tell_divided();
@@ -256,6 +269,19 @@ impl Usage {
         }
         let rest = (thread_ns() - worked) * REST;
         self.next_look.store(now_ns() + rest, Ordering::Relaxed);
+    }
+
+    /// What was just seen to be private may be so because whom it was inherited from is ending: it still counts there,
+    /// and is passed on with that slot. A process whose first thread has ended looks as if it were ending, so this is
+    /// believed for a while only.
+    fn is_put_off(&self) -> bool {
+        let giver = self.segment().giver(self.slot());
+        let is_ending =
+            giver.is_some_and(|(slot, pid)| has_no_memory(&self.proc, pid) || !self.segment().lives(slot));
+        if !is_ending {
+            self.put_off.store(0, Ordering::Relaxed);
+        }
+        is_ending && self.put_off.fetch_add(1, Ordering::Relaxed) < PUT_OFF_AT_MOST
     }
 
     /// Whether pages of this process may be another's too. Notices when there is no such process any more.
@@ -358,6 +384,13 @@ impl Rest {
         let own = anonymous.saturating_sub(held).max(BUFFERS);
         self.account.segment.publish(self.account.slot(), Gauge::Own, own);
     }
+}
+
+/// Whether this process is there and has given up its memory, which it does before the kernel takes it away.
+fn has_no_memory(proc: &Proc, pid: u32) -> bool {
+    let mut text = [0; 128];
+    let told = proc.open(&format!("{pid}/statm")).and_then(|statm| rustix::io::read(statm, &mut text));
+    told.is_ok_and(|len| text[..len].starts_with(b"0 "))
 }
 
 /// Bytes of pages that only this process has and has written to; `None` if that cannot be read.

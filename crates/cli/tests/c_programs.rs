@@ -365,6 +365,21 @@ fn inherits() {
     });
 }
 
+/// Nor while a process that was killed loses its memory, though what it had in common with its child is the child's
+/// alone then.
+#[test]
+fn orphan() {
+    let scratch = common::scratch();
+    let stats = scratch.path().join("stats");
+    for _ in 0..4 {
+        in_limit(1024 * MIB, "orphan", &["150"], &["--stats", stats.to_str().unwrap()], |_, ended| {
+            assert!(ended.status.success(), "{} {}", ended.status, ended.stderr);
+            let peak = peak_bytes(&stats);
+            assert!(peak < 200 * MIB, "{} KiB", peak >> 10);
+        });
+    }
+}
+
 /// Where pages leave by a copy, what a device writes into them could be lost: files are opened without O_DIRECT.
 #[test]
 fn opened_for_direct_io() {

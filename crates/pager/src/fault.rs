@@ -48,6 +48,7 @@ pub(crate) struct Handler {
     reclaim: Evictor,
     cpu: Option<usize>,
     served: u32,
+    stands_in: bool,
 }
 
 impl Handler {
@@ -60,12 +61,15 @@ impl Handler {
             reclaim,
             cpu: None,
             served: 0,
+            stands_in: false,
         }
     }
 
     /// Resolves faults in the place of the handler's thread until that rings. Signals are blocked: nobody would serve a
-    /// handler's faults.
+    /// handler's faults. No room is made: the evictor, which would have to, may be the thread that waits for a page.
+    /// The pages are the few that a thread touches before its first line.
     pub(crate) fn stand_in(&mut self, engine: &Engine) {
+        self.stands_in = true;
         engine.uffd.become_reader();
         let mut messages = [Message::default(); MESSAGES];
         let mut rung = false;
@@ -186,7 +190,7 @@ impl Handler {
 
     /// Evicts, here and now, until one more page fits.
     fn make_room(&mut self, engine: &Engine) {
-        if engine.over_high() == 0 || engine.is_held() {
+        if self.stands_in || engine.over_high() == 0 || engine.is_held() {
             return;
         }
         let mut wait = Wait::new(&engine.member);
@@ -210,7 +214,9 @@ impl Handler {
                 wait = Wait::new(&engine.member);
                 continue;
             }
-            if !wait.goes_on(&engine.member, able) {
+            let is_there = engine.evictor_tid.load(Ordering::Relaxed) != 0;
+            let is_unheard = is_there && wait.is_unheard(&engine.member);
+            if !wait.goes_on(&engine.member) && !is_unheard {
                 engine.out_of_memory();
             }
             engine.read_on();

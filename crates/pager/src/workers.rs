@@ -3,6 +3,7 @@
 use crate::engine::Engine;
 use crate::evict::Evictor;
 use crate::fault::Handler;
+use crate::futex;
 use crate::hold::Beat;
 use crate::staging::{Bell, STAGING_BLOCKS};
 use crate::sys;
@@ -56,7 +57,8 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<(), Errno> {
     }
 }
 
-/// What the handler does before it handles.
+/// What the handler does before it handles. The evictor has begun then: who handles may wait for room, and the evictor
+/// for no page.
 fn begin(engine: &Arc<Engine>) -> Result<(), Errno> {
     {
         let _closed = engine.gate.close_scoped();
@@ -65,7 +67,11 @@ fn begin(engine: &Arc<Engine>) -> Result<(), Errno> {
     engine.host.leave_program(&engine.descriptors());
     engine.workers.store(THREADS - 1, Ordering::Release);
     spawn(engine, "ramfold-evict", |engine| work(engine, evict))?;
-    spawn(engine, "ramfold-keep", |engine| work(engine, keep))
+    spawn(engine, "ramfold-keep", |engine| work(engine, keep))?;
+    while engine.evictor_tid.load(Ordering::Acquire) == 0 {
+        futex::wait::<false>(&engine.evictor_tid, 0, None);
+    }
+    Ok(())
 }
 
 /// A thread beside the handler. The last that ends tells it.
@@ -109,7 +115,8 @@ impl Drop for FatalPanic<'_> {
 
 /// Keeps memory below the mark, so that faults find room; in between it makes the pool denser.
 fn evict(engine: &Engine) {
-    engine.evictor_tid.store(own_tid(), Ordering::Relaxed);
+    engine.evictor_tid.store(own_tid(), Ordering::Release);
+    futex::wake::<false>(&engine.evictor_tid, futex::ALL);
     let mut evictor = Evictor::new(engine, 0..EVICTOR_BLOCKS);
     let mut recompressor = Recompressor::default();
     let mut overdrawn = Overdrawn::default();
@@ -133,6 +140,7 @@ fn evict(engine: &Engine) {
         engine.evictor().wait_awake(awake, Duration::from_millis(if pressed { 5 } else { 50 }), &mut crowd);
         awake = Duration::ZERO;
     }
+    engine.evictor_tid.store(0, Ordering::Relaxed);
 }
 
 fn is_to_end(engine: &Engine, overdrawn: &mut Overdrawn) -> bool {

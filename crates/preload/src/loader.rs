@@ -87,9 +87,8 @@ pub fn redirect(for_linker: [Function; 4], for_libc: [Function; 3]) -> Result<()
     for ((name, ours), lent) in for_linker.into_iter().zip(lent) {
         let old = if lent == 0 { find(name).addr() } else { lent };
         // SAFETY: functions of one type; there is one thread.
-        if (passed_on || has_own(name))
-            && unsafe { ramfold_give_linker(as_function(old), as_function(ours)) } == 0
-        {
+        let given = |old, ours| unsafe { ramfold_give_linker(as_function(old), as_function(ours)) };
+        if (passed_on || has_own(name)) && given(old, ours) == 0 {
             return Err(NotFound);
         }
     }

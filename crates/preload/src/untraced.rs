@@ -67,10 +67,7 @@ fn is_watched() -> bool {
 /// Whether strace or proot stops this thread at each system call. Ends the program where strace has a filter for that.
 fn is_stopped_at_calls() -> bool {
     let status = own_path("status").ok().and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
-    let tracer = field(&status, "TracerPid:").unwrap_or("0");
-    if tracer == "0" {
-        return false;
-    }
+    let Some(tracer) = field(&status, "TracerPid:").filter(|tracer| *tracer != "0") else { return false };
     let of_tracer = |file| fs::read_to_string(format!("/proc/{tracer}/{file}")).unwrap_or_default();
     match of_tracer("comm").trim() {
         "strace" if of_tracer("cmdline").split('\0').any(is_for_a_filter) => ending::refuse(

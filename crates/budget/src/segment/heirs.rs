@@ -73,6 +73,13 @@ impl Segment {
         self.heritage(slot).limit(bytes)
     }
 
+    /// Whom the process inherits from, and that one's number as it numbers itself.
+    pub(crate) fn giver(&self, slot: SlotId) -> Option<(SlotId, u32)> {
+        let index = self.heritage(slot).heir_of.load(Ordering::Relaxed).checked_sub(1)? as usize;
+        let giver = self.used_slots().get(index)?;
+        Some((SlotId(index), giver.pid.load(Ordering::Relaxed)))
+    }
+
     /// Bytes of which there would come to be more if the process wrote to all that it has.
     pub fn in_common(&self, slot: SlotId) -> u64 {
         self.heirs(slot).map(|heir| self.inherited(heir)).fold(self.inherited(slot), u64::saturating_add)

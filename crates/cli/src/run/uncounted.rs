@@ -11,7 +11,7 @@
 //! than too large. What a debugger wants in place counts as before (`segment/hold.rs`): where one came nothing is
 //! compared.
 
-use ramfold_budget::process::proportional;
+use ramfold_budget::process::{anonymous, proportional};
 use ramfold_budget::segment::{Process, Segment};
 use std::collections::HashMap;
 use std::fs;
@@ -32,6 +32,14 @@ pub struct Uncounted {
 impl Uncounted {
     /// Bytes that no account has.
     pub fn look(&mut self, segment: &Segment) -> u64 {
+        self.missing[self.looks % LOOKS] = self.missing_now(segment);
+        self.looks += 1;
+        self.missing.into_iter().min().unwrap_or(0)
+    }
+
+    /// What was in common with one that is ending is the others' alone, and still in its account: nothing is compared
+    /// then.
+    fn missing_now(&mut self, segment: &Segment) -> u64 {
         let mut related = segment.processes();
         related.retain(|process| segment.in_common(process.slot) > 0);
         self.members.retain(|pid, _| related.iter().any(|process| process.pid == *pid));
@@ -44,13 +52,16 @@ impl Uncounted {
                 continue;
             }
             let before = segment.charged(slot);
-            let Some(bytes) = proportional(pid) else { continue };
+            let Some(bytes) = proportional(pid) else {
+                if anonymous(pid) == 0 {
+                    return 0;
+                }
+                continue;
+            };
             there += bytes;
             counted = counted.saturating_add(before.max(segment.charged(slot)));
         }
-        self.missing[self.looks % LOOKS] = there.saturating_sub(counted);
-        self.looks += 1;
-        self.missing.into_iter().min().unwrap_or(0)
+        there.saturating_sub(counted)
     }
 }
 
