@@ -27,8 +27,6 @@ const LOOK: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long it waits while its own member gives nothing.
 const STALLED: Duration = Duration::from_millis(200);
-/// How often in a row the member's own evictor looks at everything in vain before it counts as having nothing to give.
-const LOOKS: u64 = 8;
 /// Between two looks, in that time, for processes that have ended.
 const REAP: Duration = Duration::from_millis(200);
 
@@ -129,11 +127,11 @@ pub fn until_low(member: &Member, door: &impl Door, mut give: impl FnMut() -> Gi
         let over = || member.over_low(door.resident()) > 0;
         match turn {
             Turn::Made => member.set_exhausted(false),
-            Turn::Trying => {}
+            Turn::Trying => member.note_in_vain(given.looked_at),
             Turn::Spent if over() && effort.squeeze(member, door) => {}
             Turn::Spent => {
                 member.set_exhausted(given.refused > 0 && over() && member.is_tier_full());
-                member.note_in_vain();
+                member.note_in_vain(given.looked_at);
                 member.answer(None);
                 return false;
             }
@@ -157,7 +155,7 @@ pub struct Wait {
     /// Pages that the member has given up, and since when no more have been.
     given: u64,
     since: Instant,
-    /// How often its evictor had looked at everything in vain then.
+    /// Candidates that its evictor had looked at in vain then.
     in_vain: u64,
 }
 
@@ -174,12 +172,14 @@ impl Wait {
         self.still(member) >= STALLED
     }
 
-    /// Whether the member's evictor may have something to give yet. No clock tells: it may get no processor for a
-    /// while, or wait for the swap file's disk. To be asked only while there is an evictor that the caller keeps from
-    /// nothing.
-    pub fn is_unheard(&mut self, member: &Member) -> bool {
+    /// Whether the member's evictor may have something to give yet: it has not looked at everything since. No clock
+    /// tells, for it may get no processor for a while, or wait for the swap file's disk. Who is not `able` to give up
+    /// anything itself has not looked either: it wants the evictor to do so as often as counts as nothing to give. To
+    /// be asked only while there is an evictor that waits for nothing of the caller's.
+    pub fn is_unheard(&mut self, member: &Member, door: &impl Door, able: bool) -> bool {
         self.still(member);
-        member.in_vain() - self.in_vain < LOOKS
+        let passes = if able { 1 } else { PASSES };
+        member.in_vain() - self.in_vain <= (passes * door.candidates()) as u64
     }
 
     /// How long the member has given nothing.
@@ -192,8 +192,9 @@ impl Wait {
     }
 
     /// Whether to wait a little more: other members have the memory, and look every few milliseconds. False when it
-    /// has been too long, or there is nobody else. What the dead have left comes back.
-    pub fn goes_on(&mut self, member: &Member) -> bool {
+    /// has been too long, or there is nobody else. What the dead have left comes back. Who is not `able` to give up
+    /// anything itself waits for its evictor as long as for other members.
+    pub fn goes_on(&mut self, member: &Member, able: bool) -> bool {
         if self.reap <= Instant::now() {
             self.reap = Instant::now() + REAP;
             // `ramfold run` does so as well, while it lives.
@@ -201,7 +202,8 @@ impl Wait {
                 return true;
             }
         }
-        self.still(member) < STALLED || (self.begun.elapsed() < PATIENCE && member.segment().living() > 1)
+        let enough = if able { STALLED } else { PATIENCE };
+        self.still(member) < enough || (self.begun.elapsed() < PATIENCE && member.segment().living() > 1)
     }
 }
 
@@ -232,7 +234,7 @@ pub fn until_fits(member: &Member, door: &impl Door, mut give: impl FnMut() -> G
             Turn::Trying => {}
             Turn::Made => wait = Wait::new(member),
             Turn::Spent if effort.squeeze(member, door) => wait = Wait::new(member),
-            Turn::Spent if wait.goes_on(member) => std::thread::sleep(Duration::from_millis(1)),
+            Turn::Spent if wait.goes_on(member, true) => std::thread::sleep(Duration::from_millis(1)),
             Turn::Spent => return false,
         }
     }

@@ -39,7 +39,7 @@ pub struct Member {
     exhausted: AtomicBool,
     /// Pages that were given up so far.
     given: AtomicU64,
-    /// How often its evictor looked at everything and gave nothing.
+    /// Candidates that its evictor looked at, and gave nothing.
     in_vain: AtomicU64,
     /// Its pool is all that its door has to give, and has a bound of its own.
     is_apart: bool,
@@ -265,8 +265,8 @@ impl Member {
         self.in_vain.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn note_in_vain(&self) {
-        self.in_vain.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn note_in_vain(&self, candidates: usize) {
+        self.in_vain.fetch_add(candidates.max(1) as u64, Ordering::Relaxed);
     }
 
     /// What this member burdens the budget with: what it holds, and what it has made more of. To give up what nobody

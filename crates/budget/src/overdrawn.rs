@@ -36,7 +36,7 @@ impl Overdrawn {
             return false;
         }
         self.looks += 1;
-        let goes_on = self.since.get_or_insert_with(|| Wait::new(member)).goes_on(member);
+        let goes_on = self.since.get_or_insert_with(|| Wait::new(member)).goes_on(member, true);
         !goes_on && self.looks >= LOOKS
     }
 }

@@ -9,6 +9,7 @@ use ramfold_budget::extents::open_tier;
 use ramfold_budget::member::Member;
 use ramfold_budget::segment::Segment;
 use ramfold_budget::usage::{Account, Usage};
+use std::cell::Cell;
 use std::sync::Arc;
 
 const LIMIT: u64 = 16 << 20;
@@ -31,8 +32,10 @@ fn member(swap: u64) -> Member {
     Member::new(&Config::default(), tier, Usage::new(account, false, &Dies).unwrap()).unwrap()
 }
 
-/// A door that is over the limit whatever it gives.
-struct Over;
+/// A door with four candidates that is over the limit whatever it gives, and closes after so many turns.
+struct Over(Cell<usize>);
+
+const CANDIDATES: usize = 4;
 
 impl Door for Over {
     fn resident(&self) -> u64 {
@@ -40,38 +43,49 @@ impl Door for Over {
     }
 
     fn candidates(&self) -> usize {
-        1
+        CANDIDATES
     }
 
     fn oldest(&self) -> Option<u64> {
         None
     }
+
+    fn is_closing(&self) -> bool {
+        self.0.get() == 0
+    }
 }
 
-fn in_vain(member: &Member) {
-    assert!(!until_low(member, &Over, Given::default));
+/// The evictor takes so many turns, looks at one candidate in each, and comes to this.
+fn turns(member: &Member, count: usize, given: Given) {
+    let door = Over(Cell::new(count));
+    until_low(member, &door, || {
+        door.0.update(|left| left - 1);
+        Given { looked_at: 1, ..given }
+    });
 }
 
 #[test]
 fn who_waits_hears_the_evictor_however_late_that_speaks() {
-    let member = member(64 << 20);
-    let mut wait = Wait::new(&member);
-    for _ in 0..7 {
-        in_vain(&member);
+    const PASSES: usize = 16;
+    let nothing = Given::default();
+    for (able, looks) in [(true, CANDIDATES), (false, PASSES * CANDIDATES)] {
+        let member = member(64 << 20);
+        let (mut wait, door) = (Wait::new(&member), Over(Cell::new(0)));
+        turns(&member, looks, nothing);
+        assert!(wait.is_unheard(&member, &door, able), "the last may have been looked at before");
+        turns(&member, 1, nothing);
+        assert!(!wait.is_unheard(&member, &door, able));
+        turns(&member, 1, Given { pages: 1, ..nothing });
+        turns(&member, looks, nothing);
+        assert!(wait.is_unheard(&member, &door, able), "a page was given since");
     }
-    assert!(wait.is_unheard(&member), "it may have been at work already when the wait began, and get on now");
-    in_vain(&member);
-    assert!(!wait.is_unheard(&member));
-    let mut pages = 1;
-    assert!(!until_low(&member, &Over, || Given { pages: std::mem::take(&mut pages), ..Given::default() }));
-    assert!(wait.is_unheard(&member), "a page was given");
 }
 
 #[test]
 fn no_allocation_is_refused_while_the_swap_file_has_room() {
     for (swap, exhausted) in [(64 << 20, false), (0, true)] {
         let member = member(swap);
-        assert!(!until_low(&member, &Over, || Given { refused: 1, ..Given::default() }));
+        turns(&member, 100, Given { refused: 1, ..Given::default() });
         assert_eq!(member.is_exhausted(), exhausted, "{swap} bytes");
     }
 }

@@ -215,8 +215,8 @@ impl Handler {
                 continue;
             }
             let is_there = engine.evictor_tid.load(Ordering::Relaxed) != 0;
-            let is_unheard = is_there && wait.is_unheard(&engine.member);
-            if !wait.goes_on(&engine.member) && !is_unheard {
+            let is_unheard = is_there && wait.is_unheard(&engine.member, engine, able);
+            if !wait.goes_on(&engine.member, able) && !is_unheard {
                 engine.out_of_memory();
             }
             engine.read_on();
