@@ -130,7 +130,7 @@ pub fn until_low(member: &Member, door: &impl Door, mut give: impl FnMut() -> Gi
             Turn::Trying => member.note_in_vain(given.looked_at),
             Turn::Spent if over() && effort.squeeze(member, door) => {}
             Turn::Spent => {
-                member.set_exhausted(given.refused > 0 && over() && member.is_tier_full());
+                member.set_exhausted(given.refused > 0 && over() && member.is_swap_full());
                 member.note_in_vain(given.looked_at);
                 member.answer(None);
                 return false;

@@ -334,13 +334,27 @@ impl Member {
         let segment = self.segment();
         let max_pool = self.max_pool();
         let pool = max_pool.saturating_sub(self.common_pools());
-        // Once it has been filled, the log takes all extents, but what is dead in them can be had again.
-        let swap_used = segment.swap_used().min(segment.gauge_sum(Gauge::SwapBytes));
-        let swap = segment.swap_limit().saturating_sub(swap_used);
         let limit = segment.limit();
-        // The log of the swap file needs some room to be cleaned.
-        let margin = max_pool / 8 + segment.swap_limit() / 16 + 2 * EXTENT_SIZE;
-        pool + swap < margin && segment.in_use() > limit - limit / 16
+        pool + self.swap_left() < max_pool / 8 + self.swap_margin() && segment.in_use() > limit - limit / 16
+    }
+
+    /// Bytes that the swap file may take yet. Once it has been filled, the log takes all extents, but what is dead in
+    /// them can be had again.
+    fn swap_left(&self) -> u64 {
+        let segment = self.segment();
+        let used = segment.swap_used().min(segment.gauge_sum(Gauge::SwapBytes));
+        segment.swap_limit().saturating_sub(used)
+    }
+
+    /// Bytes of the swap file that its log needs to be cleaned.
+    fn swap_margin(&self) -> u64 {
+        self.segment().swap_limit() / 16 + 2 * EXTENT_SIZE
+    }
+
+    /// Whether what the pool writes back next may find no place, or did not: there is no swap file, it is full of what
+    /// lives, or it cannot be written.
+    pub(crate) fn is_swap_full(&self) -> bool {
+        self.swap_left() < self.swap_margin() || self.store.stats().writeback_fail > 0
     }
 
     /// Writes back until a full pool is under its accept threshold: for a thread that nobody waits for. After one batch
@@ -383,11 +397,6 @@ impl Member {
         }
     }
 
-    /// Whether what the pool writes back next may find no place: the swap file has none, or refused something.
-    pub(crate) fn is_tier_full(&self) -> bool {
-        self.segment().is_swap_short() || self.store.stats().writeback_fail > 0
-    }
-
     /// Why nothing more can be held, and what to do.
     #[must_use]
     pub fn out_of_memory(&self) -> String {
@@ -416,7 +425,7 @@ impl Member {
             );
             return (both, way_out);
         }
-        if self.is_tier_full() {
+        if segment.is_swap_short() || self.store.stats().writeback_fail > 0 {
             return (both, "give a larger -m, --max-pool-percent or --swap-size".into());
         }
         let stays = format!(
