@@ -67,7 +67,7 @@ pub(crate) struct Engine {
     pub(crate) ringing: AtomicBool,
     /// Threads beside the handler that have not ended.
     pub(crate) workers: AtomicUsize,
-    /// The id of the evictor's thread; 0 while there is none.
+    /// The id of the evictor's thread; 0 until it has begun.
     pub(crate) evictor_tid: AtomicU32,
     /// Ids of the threads that were started.
     threads: Mutex<Vec<u32>>,
@@ -196,7 +196,6 @@ impl Engine {
             trace.begin(slot);
         }
         self.keeper.reset();
-        self.evictor_tid.store(0, Ordering::Relaxed);
         self.held.store(false, Ordering::Relaxed);
         self.inbox.reset();
         self.ringing.store(false, Ordering::Relaxed);

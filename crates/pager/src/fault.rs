@@ -214,8 +214,8 @@ impl Handler {
                 wait = Wait::new(&engine.member);
                 continue;
             }
-            let is_there = engine.evictor_tid.load(Ordering::Relaxed) != 0;
-            let is_unheard = is_there && wait.is_unheard(&engine.member, engine, able);
+            let is_at_work = !engine.stopping.load(Ordering::Acquire);
+            let is_unheard = is_at_work && wait.is_unheard(&engine.member, engine, able);
             if !wait.goes_on(&engine.member, able) && !is_unheard {
                 engine.out_of_memory();
             }

@@ -43,6 +43,7 @@ const ORPHANED: Duration = Duration::from_millis(200);
 pub(crate) fn start(engine: &Arc<Engine>) -> Result<(), Errno> {
     // A child that was forked while its parent's handler had rung and not yet silenced the bell.
     Bell::ALL.into_iter().for_each(|bell| engine.staging.silence(bell));
+    engine.evictor_tid.store(0, Ordering::Relaxed);
     spawn(engine, "ramfold-fault", |engine| {
         let begun = begin(engine).err().map_or(0, Errno::raw_os_error);
         engine.failure.store(begun, Ordering::Release);
@@ -140,7 +141,6 @@ fn evict(engine: &Engine) {
         engine.evictor().wait_awake(awake, Duration::from_millis(if pressed { 5 } else { 50 }), &mut crowd);
         awake = Duration::ZERO;
     }
-    engine.evictor_tid.store(0, Ordering::Relaxed);
 }
 
 fn is_to_end(engine: &Engine, overdrawn: &mut Overdrawn) -> bool {

@@ -18,6 +18,8 @@ use std::fs;
 
 /// Looks of which the least counts.
 const LOOKS: usize = 2;
+/// Looks in a row that find nothing since a process is ending, at most.
+const PUT_OFF_AT_MOST: usize = 20;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -27,41 +29,45 @@ pub struct Uncounted {
     /// Bytes that were missing.
     missing: [u64; LOOKS],
     looks: usize,
+    /// Looks in a row in which a process was ending.
+    put_off: usize,
 }
 
 impl Uncounted {
     /// Bytes that no account has.
     pub fn look(&mut self, segment: &Segment) -> u64 {
-        self.missing[self.looks % LOOKS] = self.missing_now(segment);
+        let (missing, one_is_ending) = self.compare(segment);
+        self.put_off = if one_is_ending { self.put_off + 1 } else { 0 };
+        let is_put_off = (1..=PUT_OFF_AT_MOST).contains(&self.put_off);
+        self.missing[self.looks % LOOKS] = if is_put_off { 0 } else { missing };
         self.looks += 1;
         self.missing.into_iter().min().unwrap_or(0)
     }
 
-    /// What was in common with one that is ending is the others' alone, and still in its account: nothing is compared
-    /// then.
-    fn missing_now(&mut self, segment: &Segment) -> u64 {
+    /// Bytes that are missing now, and whether a process has no memory any more and is still in its account: what it
+    /// had in common with others is theirs alone then, and not missing. (A process whose first thread has ended looks
+    /// the same, for as long as it lives.)
+    fn compare(&mut self, segment: &Segment) -> (u64, bool) {
         let mut related = segment.processes();
         related.retain(|process| segment.in_common(process.slot) > 0);
         self.members.retain(|pid, _| related.iter().any(|process| process.pid == *pid));
         if related.iter().any(|process| segment.hold_beat(process.slot) != 0) {
             related.clear();
         }
-        let (mut there, mut counted) = (0_u64, 0_u64);
+        let (mut there, mut counted, mut one_is_ending) = (0_u64, 0_u64, false);
         for Process { pid, slot } in related {
             if !*self.members.entry(pid).or_insert_with(|| is_member(pid)) {
                 continue;
             }
             let before = segment.charged(slot);
             let Some(bytes) = proportional(pid) else {
-                if anonymous(pid) == 0 {
-                    return 0;
-                }
+                one_is_ending |= anonymous(pid) == 0;
                 continue;
             };
             there += bytes;
             counted = counted.saturating_add(before.max(segment.charged(slot)));
         }
-        there.saturating_sub(counted)
+        (there.saturating_sub(counted), one_is_ending)
     }
 }
 
