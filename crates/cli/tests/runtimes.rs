@@ -5,6 +5,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use common::{Finished, MODES, Program, Ramfold, need, run, same_in_shares, scratch, test_file};
@@ -48,20 +49,54 @@ fn java_with_zgc() {
     assert!(told.clone().count() == 1 && told.clone().all(|line| line.contains("ZGC")), "{}", ended.stderr);
 }
 
+/// A Go program of these sources, with C or without.
+fn go(scratch: &Path, name: &str, sources: &[&str], with_c: bool) -> String {
+    let binary = scratch.join(name);
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&binary);
+    build.args(sources.iter().map(|source| test_file(&format!("programs/{source}"))));
+    build.envs([("CGO_ENABLED", if with_c { "1" } else { "0" }), ("GOTOOLCHAIN", "local"), ("GOFLAGS", "")]);
+    build.env("GOCACHE", scratch.join("cache"));
+    assert!(build.status().unwrap().success());
+    binary.to_str().unwrap().into()
+}
+
 #[test]
 fn go_with_c() {
     if !(need::userfaultfd() && need::programs(&["go", "cc"])) {
         return;
     }
     let scratch = scratch();
-    let binary = scratch.path().join("blocks");
-    let mut build = Command::new("go");
-    build.args(["build", "-o"]).arg(&binary).arg(test_file("programs/blocks.go"));
-    let cache = scratch.path().join("cache");
-    let build =
-        build.envs([("CGO_ENABLED", "1"), ("GOTOOLCHAIN", "local"), ("GOFLAGS", "")]).env("GOCACHE", &cache);
-    assert!(build.status().unwrap().success());
-    same_in_shares(&Program::new("go", &[binary.to_str().unwrap(), "400"]), &[2], MODES);
+    let programs = [
+        ("blocks", &["blocks.go"][..], "400"),
+        ("crossings", &["crossings.go"], "250"),
+        ("maps", &["maps.go", "with_c.go"], "200000"),
+    ];
+    for (name, sources, size) in programs {
+        let binary = go(scratch.path(), name, sources, true);
+        same_in_shares(&Program::new(name, &[&binary, size]), &[2, 4], MODES);
+    }
+}
+
+/// Go without C asks the kernel for all of its memory by its own instructions, and no loader comes before it: it is not
+/// managed, and says so.
+#[test]
+fn go_alone() {
+    if !(need::userfaultfd() && need::programs(&["go"])) {
+        return;
+    }
+    let scratch = scratch();
+    let line = format!("exec {} 200000", go(scratch.path(), "maps", &["maps.go"], false));
+    let program = Program::new("go", &["sh", "-c", &line]);
+    let plain = run(&program, None, &scratch.path().join("plain"));
+    assert!(plain.status.success(), "{}", plain.stderr);
+    for share in [2, 4] {
+        let ramfold = Ramfold::new(plain.peak / share, &[]);
+        let ended = run(&program, Some(&ramfold), &scratch.path().join(format!("in {share}")));
+        assert!(ended.status.success(), "{} {}", ended.status, ended.stderr);
+        assert_eq!(ended.stdout(), plain.stdout());
+        assert!(ended.stderr.contains("is passed: programs that are not managed"), "{}", ended.stderr);
+    }
 }
 
 const PAGE: &str =
