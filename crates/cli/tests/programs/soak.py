@@ -232,7 +232,18 @@ def figures(metrics):
     value = lambda name: next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"ramfold_{name} ")), None)
     names = ["living_processes", "in_use_bytes", "swap_used_bytes", "unmanaged_bytes", "processes_total", "peak_bytes", "limit_bytes"]
     mine = next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(f'ramfold_swap_bytes{{pid="{os.getpid()}"')), None)
-    return {**{name: value(name) for name in names}, "own_swap_bytes": mine, "descriptors": len(os.listdir(f"/proc/{supervisor()}/fd"))}
+    return {**{name: value(name) for name in names}, "own_swap_bytes": mine, "descriptors": descriptors(supervisor())}
+
+
+def descriptors(pid):
+    """How many it has beside that of this process's memory: `ramfold run` opens it once something of it is away, while it lives."""
+    def target(name):
+        try:
+            return os.readlink(f"/proc/{pid}/fd/{name}")
+        except FileNotFoundError:
+            return None
+    targets = [target(name) for name in os.listdir(f"/proc/{pid}/fd")]
+    return sum(target not in (None, f"/proc/{os.getpid()}/mem") for target in targets)
 
 
 def report_hang(job):
