@@ -1,35 +1,18 @@
 //! Who waits for room hears those who give up; and an allocation is refused only when nothing more can be held.
 
-use ramfold::tier::open_swap;
+mod common;
+
 use ramfold::{Config, PAGE_SIZE};
-use ramfold_budget::Host;
 use ramfold_budget::door::{Door, Given};
 use ramfold_budget::effort::{Wait, until_low};
-use ramfold_budget::extents::open_tier;
 use ramfold_budget::member::Member;
-use ramfold_budget::segment::Segment;
-use ramfold_budget::usage::{Account, Usage};
 use std::cell::Cell;
-use std::sync::Arc;
 
 const LIMIT: u64 = 16 << 20;
 
-struct Dies;
-
-impl Host for Dies {
-    fn die(&self, message: &str, _reported: bool) -> ! {
-        panic!("{message}");
-    }
-}
-
 /// The only member of a budget, whose swap file may have so many bytes.
 fn member(swap: u64) -> Member {
-    let segment = Arc::new(Segment::create(LIMIT, swap).unwrap().1);
-    let slot = segment.attach(&|_| ()).unwrap();
-    let account = Arc::new(Account::new(segment, slot));
-    let file = (swap > 0).then(|| open_swap(None).unwrap());
-    let tier = open_tier(file, &account, &Dies, &mut Vec::new()).unwrap();
-    Member::new(&Config::default(), tier, Usage::new(account, false, &Dies).unwrap()).unwrap()
+    common::member(LIMIT, swap, &Config::default())
 }
 
 /// A door with four candidates that is over the limit whatever it gives, and closes after so many turns.

@@ -1,32 +1,17 @@
 //! What a member holds of the swap file follows what lives there, though nobody else asks for room; and what goes there
 //! follows what memory that cannot leave takes of the limit.
 
-use ramfold::tier::{Tier, open_swap};
+mod common;
+
+use ramfold::tier::Tier;
 use ramfold::{Config, Key, PAGE_SIZE, Page, PoolKind};
-use ramfold_budget::Host;
-use ramfold_budget::extents::open_tier;
 use ramfold_budget::member::Member;
 use ramfold_budget::pooled::Pooled;
-use ramfold_budget::segment::{EXTENT_SIZE, Gauge, Segment};
-use ramfold_budget::usage::{Account, Usage};
-use std::sync::Arc;
-
-struct Dies;
-
-impl Host for Dies {
-    fn die(&self, message: &str, _reported: bool) -> ! {
-        panic!("{message}");
-    }
-}
+use ramfold_budget::segment::{EXTENT_SIZE, Gauge};
 
 fn member() -> Member {
-    let segment = Arc::new(Segment::create(64 << 20, 256 << 20).unwrap().1);
-    let slot = segment.attach(&|_| ()).unwrap();
-    let account = Arc::new(Account::new(segment, slot));
-    let file = open_swap(None).unwrap();
-    let tier = open_tier(Some(file), &account, &Dies, &mut Vec::new()).unwrap();
     let config = Config { max_pool_bytes: 1 << 20, duplicate_pages_enabled: false, ..Config::default() };
-    Member::new(&config, tier, Usage::new(account, false, &Dies).unwrap()).unwrap()
+    common::member(64 << 20, 256 << 20, &config)
 }
 
 /// A page that does not compress.

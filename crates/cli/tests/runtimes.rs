@@ -49,12 +49,12 @@ fn java_with_zgc() {
     assert!(told.clone().count() == 1 && told.clone().all(|line| line.contains("ZGC")), "{}", ended.stderr);
 }
 
-/// A Go program of these sources, with C or without.
+/// A Go program of these sources and what all have in common, with C or without.
 fn go(scratch: &Path, name: &str, sources: &[&str], with_c: bool) -> String {
     let binary = scratch.join(name);
     let mut build = Command::new("go");
     build.args(["build", "-o"]).arg(&binary);
-    build.args(sources.iter().map(|source| test_file(&format!("programs/{source}"))));
+    build.args(sources.iter().chain(&["each.go"]).map(|source| test_file(&format!("programs/{source}"))));
     build.envs([("CGO_ENABLED", if with_c { "1" } else { "0" }), ("GOTOOLCHAIN", "local"), ("GOFLAGS", "")]);
     build.env("GOCACHE", scratch.join("cache"));
     assert!(build.status().unwrap().success());

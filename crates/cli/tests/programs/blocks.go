@@ -7,10 +7,7 @@ import "C"
 
 import (
 	"fmt"
-	"os"
 	"runtime/debug"
-	"strconv"
-	"sync"
 )
 
 type block struct {
@@ -44,7 +41,8 @@ func (b block) check() uint64 {
 	return sum
 }
 
-func work(worker, rounds, blocks int) uint64 {
+func work(worker, blocks int) uint64 {
+	const rounds = 6
 	var sum uint64
 	kept := make([]block, blocks)
 	for round := 0; round < rounds; round++ {
@@ -66,19 +64,5 @@ func work(worker, rounds, blocks int) uint64 {
 }
 
 func main() {
-	blocks, err := strconv.Atoi(os.Args[1])
-	if err != nil {
-		panic(err)
-	}
-	var all sync.WaitGroup
-	var sums [3]uint64
-	for worker := range sums {
-		all.Add(1)
-		go func(worker int) {
-			defer all.Done()
-			sums[worker] = work(worker, 6, blocks)
-		}(worker)
-	}
-	all.Wait()
-	fmt.Println(sums)
+	fmt.Println(each(3, work))
 }

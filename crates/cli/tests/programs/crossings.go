@@ -23,9 +23,6 @@ import "C"
 
 import (
 	"fmt"
-	"os"
-	"strconv"
-	"sync"
 	"syscall"
 	"unsafe"
 )
@@ -80,19 +77,5 @@ func mapped(size int) uint64 {
 }
 
 func main() {
-	blocks, err := strconv.Atoi(os.Args[1])
-	if err != nil {
-		panic(err)
-	}
-	var all sync.WaitGroup
-	var sums [3]uint64
-	for worker := range sums {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			sums[worker] = work(worker, blocks)
-		}()
-	}
-	all.Wait()
-	fmt.Println(sums, mapped(1<<20))
+	fmt.Println(each(3, work), mapped(1<<20))
 }

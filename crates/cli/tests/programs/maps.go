@@ -7,11 +7,9 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"slices"
 	"strconv"
-	"sync"
 )
 
 func filled(worker, entries int) map[int]string {
@@ -54,19 +52,5 @@ func work(worker, entries int) [32]byte {
 }
 
 func main() {
-	entries, err := strconv.Atoi(os.Args[1])
-	if err != nil {
-		panic(err)
-	}
-	var all sync.WaitGroup
-	var sums [4][32]byte
-	for worker := range sums {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			sums[worker] = work(worker, entries)
-		}()
-	}
-	all.Wait()
-	fmt.Printf("%x\n", sums)
+	fmt.Printf("%x\n", each(4, work))
 }
