@@ -217,13 +217,13 @@ impl Arena {
         }
         let pages = to - from;
         let start = self.ptr(block, from * PAGE_SIZE, pages * PAGE_SIZE);
+        self.marks.change(block, from..to, start.addr());
         // SAFETY: the pages lie in our mapping, and the caller, who has taken the block, holds no object there.
         let drop = |advice| unsafe { madvise(start.cast(), pages * PAGE_SIZE, advice) };
         // The second is for locked memory (Linux 5.18).
         if drop(Advice::LinuxDontNeed).or_else(|_| drop(Advice::LinuxDontneedLocked)).is_err() {
             return 0;
         }
-        self.marks.changed(block, from..to);
         self.held.fetch_sub(pages, Ordering::Relaxed);
         pages
     }
@@ -293,7 +293,8 @@ impl Arena {
         let offset = self.memory.offset(at);
         let (block, within) = (offset / BLOCK_SIZE, offset % BLOCK_SIZE);
         let block = u32::try_from(block).expect("20 bits");
-        self.marks.changed(block, within / PAGE_SIZE..(within + len).div_ceil(PAGE_SIZE));
+        let pages = within / PAGE_SIZE..(within + len).div_ceil(PAGE_SIZE);
+        self.marks.change(block, pages, at.addr() - within % PAGE_SIZE);
     }
 
     /// Checks the equations on [`Arena`], given the pages committed in taken blocks and the number of those.

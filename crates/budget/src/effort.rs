@@ -10,6 +10,7 @@
 
 use crate::door::{Door, Given};
 use crate::member::{BITE, Member};
+use crate::time::{now_ns, sleep};
 use std::time::{Duration, Instant};
 
 /// Bytes that the pool gives when everything was looked at and nothing is to be had. More than a bite: before the pool
@@ -29,6 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const STALLED: Duration = Duration::from_millis(200);
 /// Between two looks, in that time, for processes that have ended.
 const REAP: Duration = Duration::from_millis(200);
+
+/// How long a fork waits for room.
+const FORKS_PATIENCE_NS: u64 = 50_000_000;
 
 /// What a turn came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,6 +220,28 @@ pub fn serve(member: &Member, door: &impl Door, mut give: impl FnMut() -> Given)
             until_low(member, door, &mut give);
         }
         member.event().wait(LOOK);
+    }
+}
+
+/// Before a fork: has the member's evictor make the room that a child takes at once ([`Member::short_for_child`]). What
+/// cannot be had in a moment is made room for when the child takes it. For a thread of the program's with no lock held.
+pub fn until_child_fits(member: &Member, door: &impl Door) {
+    let end = now_ns() + FORKS_PATIENCE_NS;
+    let is_late = || now_ns() > end;
+    let short = || {
+        let _inside = door.inside();
+        member.short_for_child(door.resident())
+    };
+    let mut given = None;
+    while let bytes @ 1.. = short()
+        && given != Some(member.given())
+        && !is_late()
+    {
+        given = Some(member.given());
+        member.ask_itself(bytes);
+        while member.asked() > 0 && !is_late() {
+            sleep(OTHERS_TURN);
+        }
     }
 }
 

@@ -231,6 +231,15 @@ impl Member {
         self.over_high(resident) == 0
     }
 
+    /// Bytes that are missing for what a forked child takes before it has done anything: stacks and buffers, and copies
+    /// of what both write to. Nothing where all that this member has could become two.
+    pub(crate) fn short_for_child(&self, resident: u64) -> u64 {
+        /// Bytes; an eighth of the limit at most.
+        const CHILD: u64 = 4 << 20;
+        let (limit, left, has) = (self.segment().limit(), self.left(resident), self.charged());
+        if left > has { 0 } else { CHILD.min(limit / 8).min(has).saturating_sub(left) }
+    }
+
     /// More than a quarter of the limit is left.
     #[must_use]
     pub fn has_plenty(&self, resident: u64) -> bool {
@@ -460,6 +469,11 @@ impl Member {
     /// Bytes that others have asked this one to give up.
     pub(crate) fn asked(&self) -> u64 {
         self.segment().asked(self.slot())
+    }
+
+    /// Asks this one's own evictor for so many.
+    pub(crate) fn ask_itself(&self, bytes: u64) {
+        self.segment().ask(self.slot(), bytes);
     }
 
     /// So many pages were given up, or None if no more can be.

@@ -1,6 +1,8 @@
-//! Clocks, in nanoseconds. Read by raw system calls: also where the program has replaced libc's functions.
+//! Clocks, in nanoseconds, and sleep. By raw system calls: also where the program has replaced libc's functions.
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::thread::nanosleep;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::time::Duration;
 
 /// Time that only goes forward.
 #[must_use]
@@ -18,6 +20,14 @@ pub fn coarse_ns() -> u64 {
 #[must_use]
 pub fn thread_ns() -> u64 {
     clock_ns(ClockId::ThreadCPUTime)
+}
+
+/// For a thread of the program's: it is not cancelled here, as libc's function of this name would allow. A signal may
+/// end it early.
+pub fn sleep(time: Duration) {
+    if let Ok(time) = Timespec::try_from(time) {
+        let _ = nanosleep(&time);
+    }
 }
 
 fn clock_ns(clock: ClockId) -> u64 {

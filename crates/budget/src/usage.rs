@@ -4,9 +4,9 @@
 //! anonymous memory (the program's own data and stacks, the pager's tables, memory that was allocated before the
 //! pager began) is what the kernel counts beyond that: `RssAnon` less the two. It is read from /proc/self/statm now
 //! and then (a few microseconds), not for each fault. What a forked child has in common with its parent counts for
-//! the parent only ([`crate::segment`], heirs). Where that changes under the pager's hands it is told at once, and
-//! what the pools count ([`forks`]) some pages later; the rest (static data, tables) is found in
-//! /proc/self/smaps_rollup, as often as its price allows.
+//! the parent only ([`crate::segment`], heirs). Where that changes under the pager's hands, or the pools'
+//! ([`ramfold::zpool::forks`]), it is told at once; the rest (static data, tables) is found in /proc/self/smaps_rollup,
+//! as often as its price allows.
 //!
 //! Two marks steer eviction: over *low* (the limit less a small reserve) the evictor works until under it; over
 //! *high* (the limit itself) a fault makes room before it takes a page.
@@ -26,8 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes that the other processes of the run need not know of yet: there may be hundreds with so much each.
-const UNSEEN: u64 = (UNSEEN_PAGES * PAGE) as u64;
-const UNSEEN_PAGES: usize = 16;
+const UNSEEN: u64 = 64 << 10;
 
 /// About what the pager's buffers come to once it evicts and writes back. It counts from the start: where there are
 /// many processes, all begin with it at the same time.
@@ -61,8 +60,10 @@ pub struct Usage {
     entered: AtomicU64,
     /// There was a fork: pages may be in common with other processes.
     related: AtomicBool,
-    /// Bytes of which there came to be more because of what this process did.
+    /// Bytes of which there came to be more because of what this process did, and how many there were when it was
+    /// refreshed last.
     divided: AtomicU64,
+    divided_before: AtomicU64,
     /// When the next look at what is still in common is due.
     next_look: AtomicU64,
     /// Looks in a row that told nothing, since whom this process inherited from was ending.
@@ -115,6 +116,7 @@ impl Usage {
             entered: AtomicU64::new(0),
             related: AtomicBool::new(false),
             divided: AtomicU64::new(0),
+            divided_before: AtomicU64::new(0),
             next_look: AtomicU64::new(0),
             put_off: AtomicU32::new(0),
             most: AtomicU64::new(u64::MAX),
@@ -147,7 +149,6 @@ impl Usage {
     /// Before a fork: a slot for the child, which inherits all that this process has but for so many pages, which it
     /// copies at once.
     pub fn prepare_child(&self, copied: usize) -> io::Result<SlotId> {
-        self.tell_divided();
         forks::note_fork();
         self.related.store(true, Ordering::Relaxed);
         let inherited = self.anonymous().saturating_sub((copied * PAGE) as u64);
@@ -158,7 +159,6 @@ impl Usage {
     pub fn become_child(&self, slot: SlotId) -> Result<(), Errno> {
         self.account.slot.store(slot.0, Ordering::Relaxed);
         self.follow_thread()?;
-        let _parents = forks::take_divided();
         self.next_look.store(0, Ordering::Relaxed);
         self.put_off.store(0, Ordering::Relaxed);
         self.set_most(u64::MAX);
@@ -185,7 +185,7 @@ impl Usage {
         if let Some(rest) = &self.rest {
             return self.refresh_beside(rest, resident, pool);
         }
-        self.tell_divided();
+        self.divided_before.store(self.divided(), Ordering::Relaxed);
         let anonymous = if self.whole_process { self.anonymous() } else { resident + pool };
         let least = if self.whole_process { BUFFERS } else { 0 };
         let own = anonymous.saturating_sub(resident + pool).max(least);
@@ -225,20 +225,10 @@ impl Usage {
         }
     }
 
-    /// Whether so much of the pools that was in common is not any more that the others have to know: then what this
-    /// process has is to be refreshed.
+    /// Whether so much that was in common is not any more that the others have to know: then what this process has is
+    /// to be refreshed.
     pub fn has_divided(&self) -> bool {
-        forks::divided() >= UNSEEN_PAGES
-    }
-
-    fn tell_divided(&self) {
-        if forks::divided() == 0 {
-            return;
-        }
-        let pages = forks::take_divided();
-        if self.is_related() {
-            self.divide(u32::try_from(pages).unwrap_or(u32::MAX));
-        }
+        self.divided() >= self.divided_before.load(Ordering::Relaxed) + UNSEEN
     }
 
     /// What this process has inherited and is its own by now, as far as nobody told. Walks the page tables: a
@@ -255,15 +245,12 @@ impl Usage {
             return;
         }
         let worked = thread_ns();
-        let private = private_bytes(&self.proc);
+        let shared = shared_bytes(&self.proc);
         if self.is_put_off() {
             self.next_look.store(now_ns() + PUT_OFF_NS, Ordering::Relaxed);
             return;
         }
-        if let Some(private) = private {
-            let shared = self.anonymous().saturating_sub(private);
-            // What was seen to be private is not to be told once more.
-            self.tell_divided();
+        if let Some(shared) = shared {
             let found = self.segment().inherited_at_most(self.slot(), shared);
             self.divided.fetch_add(found, Ordering::Relaxed);
         }
@@ -393,11 +380,13 @@ fn has_no_memory(proc: &Proc, pid: u32) -> bool {
     told.is_ok_and(|len| text[..len].starts_with(b"0 "))
 }
 
-/// Bytes of pages that only this process has and has written to; `None` if that cannot be read.
-fn private_bytes(proc: &Proc) -> Option<u64> {
+/// Bytes of anonymous pages that another process has too; `None` if that cannot be read. All of one walk: pages leave
+/// meanwhile.
+fn shared_bytes(proc: &Proc) -> Option<u64> {
     let mut text = String::new();
     File::from(proc.open_own("smaps_rollup").ok()?).read_to_string(&mut text).ok()?;
-    size_in(&text, "Private_Dirty:")
+    // What is private and was written to is anonymous, but for some pages of memory files.
+    Some(size_in(&text, "Anonymous:")?.saturating_sub(size_in(&text, "Private_Dirty:")?))
 }
 
 /// Bytes kept free below the limit, so that a fault finds room without waiting for an eviction.

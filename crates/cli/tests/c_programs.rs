@@ -365,6 +365,21 @@ fn inherits() {
     });
 }
 
+/// Nor while parent and child give up what they have in common, and there is room for the child when it begins.
+#[test]
+fn a_child_that_writes_to_all_stays_within_the_limit() {
+    let scratch = common::scratch();
+    let stats = scratch.path().join("stats");
+    for mode in modes_of("heirs") {
+        let options = ["--swap-size", "1G", "--evict-mode", mode, "--stats", stats.to_str().unwrap()];
+        in_limit(64 * MIB, "heirs", &["400", "1"], &options, |_, ended| {
+            assert!(ended.status.success(), "{mode}: {} {}", ended.status, ended.stderr);
+            let peak = peak_bytes(&stats);
+            assert!(peak < 68 * MIB, "{mode}: {} KiB", peak >> 10);
+        });
+    }
+}
+
 /// Nor while a process that was killed loses its memory, though what it had in common with its child is the child's
 /// alone then.
 #[test]

@@ -13,12 +13,20 @@ use crate::pages::State;
 use crate::space::Kind;
 use crate::sys::{self, PAGE};
 use crate::workers;
+use ramfold_budget::effort::until_child_fits;
 use ramfold_budget::fds::Room;
 use rustix::io::Errno;
 use std::io;
 use std::sync::{Arc, PoisonError};
 
 impl Pager {
+    /// Before a fork, first of all: makes room for what a child takes at once, if it is to be had in a moment.
+    pub fn make_room_for_child(&self) {
+        if let Some(engine) = self.engine() {
+            until_child_fits(&engine.member, engine);
+        }
+    }
+
     /// Before fork, and before the caller takes any lock: management does not begin until
     /// [`Pager::after_fork_parent`] or [`Pager::after_fork_child`].
     pub fn before_fork(&self) {

@@ -15,11 +15,12 @@ use crate::mask::Mask;
 use crate::pages::{BLOCK_PAGES, Group, Pages, State};
 use crate::space::Kind;
 use crate::sys::{self, PAGE, PageEntry};
+use ramfold::zpool::forks;
 use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 impl Engine {
     /// Guards what this process has in common with others, if the run could come short should it be written to. The
@@ -90,6 +91,18 @@ impl Engine {
         }
         // What cannot be told is found by looking at the whole.
         self.those(addr, count, PageEntry::is_shared).unwrap_or(0)
+    }
+
+    /// The pools tell from now on of pages that change: those in common are divided.
+    pub(crate) fn listen_to_pools(self: &Arc<Self>) {
+        let engine = Arc::downgrade(self);
+        forks::tell(Box::new(move |addr, count| {
+            if let Some(engine) = engine.upgrade() {
+                engine.member.usage.divide(engine.count_in_common(addr, count));
+                // What a pool gives back counts for an heir already.
+                engine.enter_usage();
+            }
+        }));
     }
 
     /// Whether most of what is there of a stretch of blocks is in common: its eviction would free little.

@@ -254,6 +254,7 @@ impl Pager {
             files,
         };
         let engine = Arc::new(Engine::new(parts, self.host)?);
+        engine.listen_to_pools();
         // All that the program has so far.
         engine.refresh_usage();
         // Before the first page is watched: a thread that the start waits for may wait for a page.

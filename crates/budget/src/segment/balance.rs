@@ -58,10 +58,15 @@ impl Segment {
         if oldest(donor).saturating_add(margin) >= oldest(slot.0).min(self.clock()) {
             return false;
         }
-        let donor = &self.slots()[donor].balance;
-        donor.asked.fetch_max(bytes, Ordering::Relaxed);
-        donor.evictor.call();
+        self.ask(SlotId(donor), bytes);
         true
+    }
+
+    /// Asks a process to evict `bytes`.
+    pub fn ask(&self, slot: SlotId, bytes: u64) {
+        let balance = &self.slots()[slot.0].balance;
+        balance.asked.fetch_max(bytes, Ordering::Relaxed);
+        balance.evictor.call();
     }
 
     /// Bytes that others have asked this process to evict.

@@ -1,4 +1,5 @@
-/* Children of one parent write to all that they inherit, at the same time: a copy for each, and each its own. */
+/* Children of one parent (as many as the second argument says) write to all that they inherit, at the same time: a copy
+   for each, and each its own. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -19,8 +20,10 @@ int main(int argc, char **argv) {
     size_t size = pressure_mib / 2 * MIB;
     unsigned char *memory = map_rw(size);
     write_all(memory, size, 1ul << 40);
+    uint64_t count = argc > 2 ? strtoul(argv[2], NULL, 0) : CHILDREN;
     pid_t children[CHILDREN];
-    for (uint64_t child = 0; child < CHILDREN; child++) {
+    must(count <= CHILDREN);
+    for (uint64_t child = 0; child < count; child++) {
         children[child] = fork();
         must(children[child] >= 0);
         if (children[child] != 0) continue;
@@ -30,7 +33,7 @@ int main(int argc, char **argv) {
         }
         _exit(0);
     }
-    for (int child = 0; child < CHILDREN; child++) {
+    for (uint64_t child = 0; child < count; child++) {
         int status;
         must(waitpid(children[child], &status, 0) == children[child]);
         must(WIFEXITED(status) && WEXITSTATUS(status) == 0);
