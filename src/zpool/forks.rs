@@ -76,8 +76,11 @@ impl Marks {
     /// To be called before pages are written to, or given back; the first of them is at `addr`.
     pub(super) fn change(&self, block: u32, pages: Range<usize>, addr: usize) {
         let forks = FORKS.load(Relaxed);
+        if forks == 0 {
+            return;
+        }
         let marks = &self.0[block][pages];
-        if forks == 0 || marks.iter().all(|mark| mark.load(Relaxed) == forks) {
+        if marks.iter().all(|mark| mark.load(Relaxed) == forks) {
             return;
         }
         TOLD.get().inspect(|told| told(addr, marks.len()));

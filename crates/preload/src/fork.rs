@@ -9,7 +9,9 @@ use std::mem;
 
 use crate::sys::PAGE;
 use crate::tls::{self, Masked};
-use crate::{brk, deputy, ending, gate, guests, internal, large, libc_data, management, pager, stack, threads};
+use crate::{
+    brk, deputy, ending, gate, guests, internal, large, libc_data, management, pager, stack, threads,
+};
 
 /// A handler for fork: the first library registered it before anybody else had one.
 #[unsafe(export_name = "ramfold_before_fork")]
@@ -23,8 +25,10 @@ fn before_copy(also: &[usize], shares_table: bool) {
     let pager = pager::pager();
     // Until the end: a signal handler may touch memory, and nobody would bring it back.
     mem::forget(Masked::enter());
-    // To wait is a system call, which a filter may forbid.
-    pager::internally(|| deputy::serve(|| pager.make_room_for_child()));
+    if pager.is_managed() {
+        // To wait is a system call, which a filter may forbid.
+        pager::internally(|| deputy::serve(|| pager.make_room_for_child()));
+    }
     pager.before_fork();
     gate::close(tls::thread());
     large::before_fork();
