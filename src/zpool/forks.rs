@@ -7,9 +7,8 @@
 //! the books is told ([`tell`]). Told later, or asked later, nobody could say who has had the page.
 //!
 //! The price: two bytes for each page, and a look at them before each write, once there was a fork; before that, one
-//! load. One call for each page, or run of them, that changes first
-//! after a fork. What two relatives change in the same moment looks to
-//! both as if it were in common.
+//! load. One call for each page, or run of them, that changes for the first time after a fork. What two relatives, or
+//! two threads, change in the same moment looks to both as if it were in common: it counts too much, never too little.
 //!
 //! A fork copies the whole process, so all pools of a process tell the same one.
 
@@ -84,6 +83,7 @@ impl Marks {
             return;
         }
         TOLD.get().inspect(|told| told(addr, marks.len()));
+        // Last: who finds the mark writes, and then the page is in common no more.
         marks.iter().for_each(|mark| mark.store(forks, Relaxed));
     }
 }

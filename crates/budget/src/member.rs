@@ -466,12 +466,12 @@ impl Member {
         self.segment().publish_oldest(self.slot(), oldest);
     }
 
-    /// Bytes that others have asked this one to give up.
+    /// Bytes that this one was asked to give up.
     pub(crate) fn asked(&self) -> u64 {
         self.segment().asked(self.slot())
     }
 
-    /// Asks this one's own evictor for so many.
+    /// Asks this one's own evictor to give up so many bytes.
     pub(crate) fn ask_itself(&self, bytes: u64) {
         self.segment().ask(self.slot(), bytes);
     }

@@ -8,8 +8,9 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
+use std::time::Duration;
 
-use rustix::thread::Timespec;
+use ramfold_budget::time::sleep;
 
 use crate::lock::{self, Lock};
 use crate::sys;
@@ -130,8 +131,7 @@ pub fn close(thread: NonNull<Thread>) {
     let others = || (0..SLOTS).filter(|i| Some(*i) != own);
     let mut patience = 10_000;
     while patience > 0 && others().any(|i| SLOT[i].inside.load(Ordering::Acquire) != 0) {
-        let pause = Timespec { tv_sec: 0, tv_nsec: 100_000 };
-        let _ = rustix::thread::nanosleep(&pause);
+        sleep(Duration::from_micros(100));
         patience -= 1;
     }
 }

@@ -5,8 +5,9 @@
 //! keep them from being started again, a PID or time namespace for children, is entered afterwards.
 
 use std::ffi::{c_char, c_int, c_long, c_ulong};
+use std::time::Duration;
 
-use rustix::thread::Timespec;
+use ramfold_budget::time::sleep;
 
 use crate::tls::Internal;
 use crate::{ending, pager, stack, sys, threads};
@@ -82,7 +83,6 @@ fn enter(number: c_long, arguments: [c_int; 2], first: usize, parted: bool) -> c
 /// What the call returns, and errno. The kernel finds no thread by its id any more some instructions before it has
 /// forgotten it.
 fn patiently(call: impl Fn() -> c_int) -> (c_int, c_int) {
-    const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
     let mut tries = 20;
     loop {
         let result = (call(), sys::errno());
@@ -90,7 +90,7 @@ fn patiently(call: impl Fn() -> c_int) -> (c_int, c_int) {
         if tries == 0 || result.0 == 0 || !is_refusal(result.1) {
             return result;
         }
-        let _ = rustix::thread::nanosleep(&PAUSE);
+        sleep(Duration::from_micros(200));
     }
 }
 

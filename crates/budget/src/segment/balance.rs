@@ -17,7 +17,7 @@ pub(super) struct Balance {
     evictor: Event<true>,
     /// When the head of its queue was put there; [`NOTHING`] if there is no head.
     oldest: AtomicU64,
-    /// Bytes that others have asked it to evict.
+    /// Bytes that it was asked to evict.
     asked: AtomicU64,
 }
 
@@ -69,7 +69,7 @@ impl Segment {
         balance.evictor.call();
     }
 
-    /// Bytes that others have asked this process to evict.
+    /// Bytes that this process was asked to evict.
     pub fn asked(&self, slot: SlotId) -> u64 {
         self.slots()[slot.0].balance.asked.load(Ordering::Relaxed)
     }
