@@ -1,7 +1,8 @@
 //! Reading a core dump: memory by its addresses.
 
-use object::read::elf::ElfFile64;
-use object::{Endianness, Object, ObjectKind, ObjectSegment};
+use object::Endianness;
+use object::elf::{self, FileHeader64, ProgramHeader64};
+use object::read::elf::{FileHeader, ProgramHeader};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -41,12 +42,17 @@ impl Core {
     }
 }
 
+/// From the program headers alone: a core of 65535 mappings and more has one section, which holds their count and
+/// has no name (`fill_extnum_info`, fs/binfmt_elf.c). A reader of whole ELF files refuses that.
 fn segments_of(file: &[u8]) -> BTreeMap<u64, Range<usize>> {
-    let file: ElfFile64<'_, Endianness> = ElfFile64::parse(file).unwrap();
-    assert_eq!(file.kind(), ObjectKind::Core);
-    let part = |(offset, size): (u64, u64)| {
-        let start = usize::try_from(offset).unwrap();
-        start..start + usize::try_from(size).unwrap()
+    let header = FileHeader64::<Endianness>::parse(file).unwrap();
+    let endian = header.endian().unwrap();
+    assert_eq!(header.e_type(endian), elf::ET_CORE);
+    let part = |header: &ProgramHeader64<Endianness>| {
+        let start = usize::try_from(header.p_offset(endian)).unwrap();
+        start..start + usize::try_from(header.p_filesz(endian)).unwrap()
     };
-    file.segments().map(|segment| (segment.address(), part(segment.file_range()))).collect()
+    let headers = header.program_headers(endian, file).unwrap().iter();
+    let loaded = headers.filter(|header| header.p_type(endian) == elf::PT_LOAD);
+    loaded.map(|header| (header.p_vaddr(endian), part(header))).collect()
 }
