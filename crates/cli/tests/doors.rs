@@ -19,7 +19,6 @@ use ramfold::PAGE_SIZE;
 use run_beside::{Budget, block};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::iter;
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -70,15 +69,7 @@ fn watch(run: u32, doors: impl Fn() -> u64 + Send + 'static) -> impl FnOnce() ->
     let (seen, peak) = (Arc::clone(&ended), Arc::clone(&most));
     let thread = std::thread::spawn(move || {
         while !seen.load(Ordering::Relaxed) {
-            // They are not looked at in one moment, and what moves from one to the other meanwhile may count twice. The
-            // program has no child, so sizes that the kernel keeps are right; those that it counts by a walk have a
-            // page twice that went from one address to another meanwhile.
-            let look = || {
-                let (before, run, after) = (doors(), memory::of_tree(run, None, u64::MAX), doors());
-                run + before.min(after)
-            };
-            let least = iter::repeat_with(&look).take(3).find(|sum| *sum <= LIMIT).unwrap_or_else(&look);
-            peak.fetch_max(least, Ordering::Relaxed);
+            peak.fetch_max(memory::with_beside(run, &doors, LIMIT), Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(10));
         }
     });

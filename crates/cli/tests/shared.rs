@@ -168,14 +168,8 @@ fn watch(pids: [u32; 2]) -> impl FnOnce() -> (u64, u64) {
     let segment = segment_of(pids[1]);
     let thread = std::thread::spawn(move || {
         while !seen.load(Ordering::Relaxed) {
-            // They are not looked at in one moment, and what moves from one to the other meanwhile may count twice.
-            let look = || {
-                let door = || memory::of_tree(pids[1], None, LIMIT);
-                let (before, run, after) = (door(), memory::of_tree(pids[0], None, LIMIT), door());
-                run + before.min(after)
-            };
-            let least = std::iter::repeat_with(&look).take(3).find(|sum| *sum <= LIMIT).unwrap_or_else(&look);
-            peaks[0].fetch_max(least, Ordering::Relaxed);
+            let door = || memory::of_unrelated(pids[1]);
+            peaks[0].fetch_max(memory::with_beside(pids[0], door, LIMIT), Ordering::Relaxed);
             peaks[1].fetch_max(segment.in_use(), Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(10));
         }

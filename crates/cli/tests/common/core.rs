@@ -48,11 +48,11 @@ fn segments_of(file: &[u8]) -> BTreeMap<u64, Range<usize>> {
     let header = FileHeader64::<Endianness>::parse(file).unwrap();
     let endian = header.endian().unwrap();
     assert_eq!(header.e_type(endian), elf::ET_CORE);
-    let part = |header: &ProgramHeader64<Endianness>| {
-        let start = usize::try_from(header.p_offset(endian)).unwrap();
-        start..start + usize::try_from(header.p_filesz(endian)).unwrap()
+    let part = |segment: &ProgramHeader64<Endianness>| {
+        let start = usize::try_from(segment.p_offset(endian)).unwrap();
+        start..start + usize::try_from(segment.p_filesz(endian)).unwrap()
     };
-    let headers = header.program_headers(endian, file).unwrap().iter();
-    let loaded = headers.filter(|header| header.p_type(endian) == elf::PT_LOAD);
-    loaded.map(|header| (header.p_vaddr(endian), part(header))).collect()
+    let segments = header.program_headers(endian, file).unwrap().iter();
+    let loaded = segments.filter(|segment| segment.p_type(endian) == elf::PT_LOAD);
+    loaded.map(|segment| (segment.p_vaddr(endian), part(segment))).collect()
 }

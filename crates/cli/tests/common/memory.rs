@@ -49,10 +49,7 @@ impl Sampler {
 /// three times.
 pub fn of_tree(root: u32, group: Option<&Cgroup>, bound: u64) -> u64 {
     let tree = tree(root);
-    let sizes = tree.iter().map(|pid| fields(*pid, "status"));
-    let (anonymous, shared) = sizes.fold((0, 0), |(anonymous, shared), process| {
-        (anonymous + size(&process, "RssAnon"), u64::max(shared, size(&process, "RssShmem")))
-    });
+    let (anonymous, shared) = sizes(&tree);
     if anonymous + shared <= bound {
         return anonymous + shared;
     }
@@ -65,6 +62,34 @@ pub fn of_tree(root: u32, group: Option<&Cgroup>, bound: u64) -> u64 {
     };
     let sum = || tree.iter().map(proportional).sum::<u64>();
     std::iter::repeat_with(sum).take(3).find(|sum| *sum <= bound).unwrap_or_else(sum)
+}
+
+/// By the sizes that the kernel keeps: bytes of anonymous memory of these processes, and the most that one of them has
+/// of shared memory.
+fn sizes(tree: &[u32]) -> (u64, u64) {
+    tree.iter().map(|pid| fields(*pid, "status")).fold((0, 0), |(anonymous, shared), process| {
+        (anonymous + size(&process, "RssAnon"), u64::max(shared, size(&process, "RssShmem")))
+    })
+}
+
+/// What [`of_tree`] tells, of a tree in which nobody has pages of its parent's: the sizes that the kernel keeps are
+/// right then. Its sums by a walk (smaps_rollup) are not: they have a page twice that went from one address to another
+/// meanwhile.
+pub fn of_unrelated(root: u32) -> u64 {
+    let (anonymous, shared) = sizes(&tree(root));
+    anonymous + shared
+}
+
+/// Bytes that such a tree ([`of_unrelated`]) and `beside` have together.
+///
+/// They are not looked at in one moment, and what moves from one to the other meanwhile may count twice: the first of
+/// four looks that is within `bound`, or the last.
+pub fn with_beside(root: u32, beside: impl Fn() -> u64, bound: u64) -> u64 {
+    let look = || {
+        let (before, tree, after) = (beside(), of_unrelated(root), beside());
+        tree + before.min(after)
+    };
+    std::iter::repeat_with(look).take(3).find(|sum| *sum <= bound).unwrap_or_else(look)
 }
 
 /// The parent of a process that has not ended.
