@@ -37,6 +37,11 @@ impl Disk for Bytes {
         Ok(())
     }
 
+    fn fetch(&self, offset: u64, len: u64, (): &mut ()) -> std::result::Result<(), DiskError> {
+        self.with(offset, len, |_| ());
+        Ok(())
+    }
+
     fn write(&self, offset: u64, data: &[u8], (): &mut ()) -> std::result::Result<(), DiskError> {
         self.with(offset, data.len() as u64, |bytes| bytes.copy_from_slice(data));
         Ok(())

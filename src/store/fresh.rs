@@ -15,9 +15,10 @@
 //! guarantee is that of recompression, and exact: an entry is compressed under a mark that only the sweep sets and
 //! every store takes off. One thread at a time sweeps.
 
-use super::Store;
+use super::load::LoadError;
 use super::store::{Duplicate, StoreError};
 use super::writeback::ROOM;
+use super::{Scratch, Store};
 use crate::bits::low32;
 use crate::entry::{Entry, State};
 use crate::index::{Leaf, Place, SHARDS, Shard, Spot};
@@ -208,6 +209,30 @@ impl Store {
         let fresh = self.place_fresh(page, low32(hash(page)))?;
         shard.put(leaf, bit, fresh);
         Some(entry)
+    }
+
+    /// Makes a page fresh that will be loaded soon, wherever it lies: then that load is a copy. `page` is room to load
+    /// it into. False: there may be no more fresh pages. Contract of the caller: nobody stores or invalidates the page
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn fetch(&self, key: Key, page: &mut Page, scratch: &mut Scratch) -> Result<bool, LoadError> {
+        let spot = Spot::new(key);
+        let found = self.index.lock(spot.shard()).get(&spot).map(|(_, entry)| entry);
+        let entry = found.ok_or(LoadError::Miss)?;
+        let is_far = entry.state() == State::Tier || entry.state() == State::Pool && !entry.is_raw();
+        if !is_far {
+            return Ok(true);
+        }
+        if !self.takes_fresh(key.pool) || !self.has_room_for_fresh() {
+            return Ok(false);
+        }
+        self.load(key, page, scratch)?;
+        let Some(fresh) = self.place_fresh(page, low32(hash(page))) else { return Ok(false) };
+        let is_done = self.exchange(key, entry, fresh, |_, _, _| ());
+        self.objects.release(if is_done { entry } else { fresh });
+        Ok(true)
     }
 
     /// The next page that is to be compressed, copied and marked. None at the end of the sweep.

@@ -1,7 +1,7 @@
 //! Fresh pages: kept as they are for now, compressed later, and never in the way of others.
 
 use crate::doubles::{Bench, FaultyZpool, MemoryTier, page, small_page};
-use ramfold::{Config, Key, PAGE_SIZE, PoolId, PoolKind, Store, Which};
+use ramfold::{Config, Key, LoadError, PAGE_SIZE, PoolId, PoolKind, Store, Which};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -182,5 +182,32 @@ fn a_page_that_is_damaged_while_it_is_fresh_is_told() {
     assert_eq!(bench.stat("stored_pages"), 2, "by a sweep it is not compressed");
     assert!([0, 1].iter().all(|index| bench.get(pool, *index).unwrap() == small_page(*index)));
     assert!(bench.store.invalidate(Key { pool, object: 0, index: 0 }));
+    bench.store.check();
+}
+
+#[test]
+fn what_is_fetched_is_fresh_wherever_it_lay_as_long_as_there_may_be_more() {
+    let tier = Arc::new(MemoryTier::default());
+    let (mut bench, pool) = bench(200, 0, Some(tier.clone()));
+    (0..40).for_each(|index| bench.put(pool, index, &small_page(index)).unwrap());
+    bench.store.reclaim(100 * PAGE);
+    assert_eq!(tier.len(), 40, "all have left memory");
+    (40..80).for_each(|index| bench.put(pool, index, &small_page(index)).unwrap());
+    let (mut room, mut scratch) = ([0; PAGE_SIZE], bench.store.scratch());
+    let mut fetch =
+        |store: &Store, index| store.fetch(Key { pool, object: 0, index }, &mut room, &mut scratch);
+    assert!(!fetch(&bench.store, 0).unwrap(), "none may be fresh");
+    bench.store.set_most_fresh(30 * PAGE);
+    for index in (0..20).chain(40..50) {
+        assert!(fetch(&bench.store, index).unwrap());
+        assert!(fetch(&bench.store, index).unwrap(), "it is fresh already");
+    }
+    assert!(!fetch(&bench.store, 20).unwrap());
+    assert!(matches!(fetch(&bench.store, 100), Err(LoadError::Miss)));
+    assert_eq!((tier.len(), bench.stat("fresh_pages"), bench.stat("stores")), (20, 30, 80));
+    bench.store.check();
+    (0..80).for_each(|index| assert_eq!(bench.get(pool, index).unwrap(), small_page(index)));
+    assert_eq!(settle_all(&bench.store), 30);
+    (0..80).for_each(|index| assert_eq!(bench.get(pool, index).unwrap(), small_page(index)));
     bench.store.check();
 }

@@ -37,7 +37,7 @@ fn work(store: &Store, of_all: [PoolId; 2], thread: u64, newest: &[AtomicU64], s
     while !stop.load(Relaxed) {
         operations += 1;
         let key = Key { pool, object: 10 + thread, index: random.below(OWN) };
-        match random.below(11) {
+        match random.below(12) {
             0..4 => {
                 // One in four has contents that others have too.
                 let stored = if random.below(4) == 0 {
@@ -58,10 +58,15 @@ fn work(store: &Store, of_all: [PoolId; 2], thread: u64, newest: &[AtomicU64], s
                 Err(LoadError::Miss) => assert!(!own.contains_key(&key), "a page is lost"),
                 Err(error) => panic!("{error}"),
             },
-            7 => assert_eq!(store.invalidate(key), own.remove(&key).is_some()),
-            8 => rename(store, key, random.below(100), &mut own),
+            7 => match store.fetch(key, &mut page, &mut scratch) {
+                Ok(_) => assert!(own.contains_key(&key)),
+                Err(LoadError::Miss) => assert!(!own.contains_key(&key), "a page is lost"),
+                Err(error) => panic!("{error}"),
+            },
+            8 => assert_eq!(store.invalidate(key), own.remove(&key).is_some()),
+            9 => rename(store, key, random.below(100), &mut own),
             // Shared keys: no older version than any that was acknowledged before the load began.
-            9 => {
+            10 => {
                 let index = random.below(newest.len() as u64);
                 let key = Key { pool: of_all[index as usize % 2], object: 1, index };
                 let floor = newest[index as usize].load(Relaxed);

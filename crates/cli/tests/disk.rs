@@ -56,9 +56,13 @@ fn nbdcopy_brings_back_what_it_took_there() {
         client("nbdcopy", &[&disk.uri, to.to_str().unwrap()]);
         assert!(fs::read(&from).unwrap() == fs::read(&to).unwrap());
         let info = client("nbdinfo", &[&disk.uri]);
-        for line in
-            ["export-size: 67108864", "can_multi_conn: true", "base:allocation", "using structured packets"]
-        {
+        for line in [
+            "export-size: 67108864",
+            "can_multi_conn: true",
+            "can_cache: true",
+            "base:allocation",
+            "using structured packets",
+        ] {
             assert!(info.contains(line), "{info}");
         }
         let map = client("nbdinfo", &["--map", &disk.uri]);
@@ -93,6 +97,42 @@ fn qemu_reads_what_it_has_written() {
         assert!(!told.contains("failed"), "{told}");
         let info = client("qemu-img", &["info", "--output=json", &disk.uri]);
         assert!(info.contains("\"virtual-size\": 67108864"), "{info}");
+    });
+}
+
+#[test]
+fn nbdsh_uses_each_request() {
+    if !need::programs(&["nbdsh"]) {
+        return;
+    }
+    both_kinds(|_, disk| {
+        let script = "
+assert h.can_cache() and h.can_trim() and h.can_zero() and h.can_fua() and h.can_flush() and h.can_multi_conn()
+data = bytes(i * 7 % 251 for i in range(100000))
+h.pwrite(data, 4000)
+h.pwrite(data, 1 << 20, nbd.CMD_FLAG_FUA)
+h.cache(200000, 0)
+assert h.pread(100000, 4000) == data
+h.trim(65536, 1 << 20)
+h.zero(1000, (1 << 20) + 70000)
+h.flush()
+assert h.pread(65536, 1 << 20) == bytes(65536)
+rest = data[65536:70000] + bytes(1000) + data[71000:]
+assert h.pread(len(rest), (1 << 20) + 65536) == rest
+pieces = []
+h.block_status(1 << 20, 1 << 20, lambda context, offset, extents, error: pieces.extend(extents))
+assert pieces[:2] == [65536, 3] and pieces[3] == 0, pieces
+try:
+    h.pread(2, h.get_size() - 1)
+    assert False
+except nbd.Error as error:
+    assert error.errno == 'EINVAL', error
+";
+        // As nbdsh does, by the Python that its package is for.
+        client(
+            "/usr/bin/python3",
+            &["-m", "nbd", "--base-allocation", "--uri", &disk.uri, "--command", script],
+        );
     });
 }
 

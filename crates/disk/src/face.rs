@@ -26,6 +26,12 @@ pub trait Disk: Send + Sync {
     /// [`DiskError::Io`].
     fn read(&self, offset: u64, out: &mut [u8], worker: &mut Self::Worker) -> Result<(), DiskError>;
 
+    /// Has what lies in the range near, as far as there is room for that: it will be read soon.
+    ///
+    /// # Errors
+    /// [`DiskError::Io`].
+    fn fetch(&self, offset: u64, len: u64, worker: &mut Self::Worker) -> Result<(), DiskError>;
+
     /// Writes `data` at `offset`.
     ///
     /// # Errors

@@ -184,6 +184,22 @@ impl Pages {
         }
     }
 
+    /// Makes pages fresh, in order, while there may be more of them.
+    pub(crate) fn fetch(&self, pages: Range<u64>, worker: &mut Worker) -> Result<(), DiskError> {
+        let Worker { scratch, page, .. } = worker;
+        let mut done = Ok(());
+        self.look(pages, &mut |number, _| {
+            let _alone = self.stripes.of(number);
+            let fetched = self.member.store().fetch(self.key(number), page, scratch);
+            done = fetched.as_ref().map(drop).or_else(|error| match error {
+                LoadError::Miss => Ok(()),
+                _ => Err(DiskError::Io),
+            });
+            done.is_ok() && fetched.unwrap_or(true)
+        });
+        done
+    }
+
     /// Makes room in the budget for one more page, before its stripe is taken: others may take their time.
     fn fits(&self) -> Result<(), DiskError> {
         if self.door.fits(&self.member) { Ok(()) } else { Err(DiskError::NoSpace) }

@@ -442,8 +442,14 @@ impl Disk for Volume {
     }
 
     fn read(&self, offset: u64, out: &mut [u8], worker: &mut Worker) -> Result<(), DiskError> {
-        let on_disk = self.check(offset, out.len() as u64);
-        Counts::note(&self.counts().failed_reads, on_disk.and_then(|()| self.read_parts(offset, out, worker)))
+        let read = self.check(offset, out.len() as u64).and_then(|()| self.read_parts(offset, out, worker));
+        Counts::note(&self.counts().failed_reads, read)
+    }
+
+    fn fetch(&self, offset: u64, len: u64, worker: &mut Worker) -> Result<(), DiskError> {
+        self.check(offset, len)?;
+        let fetched = self.pages.fetch(offset / PAGE..(offset + len).div_ceil(PAGE), worker);
+        Counts::note(&self.counts().failed_reads, fetched)
     }
 
     fn write(&self, offset: u64, data: &[u8], worker: &mut Worker) -> Result<(), DiskError> {
@@ -454,11 +460,8 @@ impl Disk for Volume {
     }
 
     fn zero(&self, offset: u64, len: u64, worker: &mut Worker) -> Result<(), DiskError> {
-        let on_disk = self.check(offset, len);
-        Counts::note(
-            &self.counts().failed_writes,
-            on_disk.and_then(|()| self.zero_parts(offset, len, worker)),
-        )
+        let zeroed = self.check(offset, len).and_then(|()| self.zero_parts(offset, len, worker));
+        Counts::note(&self.counts().failed_writes, zeroed)
     }
 
     fn discard(&self, offset: u64, len: u64, _: &mut Worker) -> Result<(), DiskError> {

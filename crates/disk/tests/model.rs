@@ -37,6 +37,10 @@ enum Request {
         at: usize,
         len: usize,
     },
+    Fetch {
+        at: usize,
+        len: usize,
+    },
     /// Lines that other pages have too.
     Text {
         at: usize,
@@ -67,6 +71,7 @@ fn request() -> impl Strategy<Value = Request> {
         range().prop_map(|(at, len)| Request::Zero { at, len }),
         range().prop_map(|(at, len)| Request::Discard { at, len }),
         range().prop_map(|(at, len)| Request::Read { at, len }),
+        range().prop_map(|(at, len)| Request::Fetch { at, len }),
         (range(), any::<u64>()).prop_map(|((at, len), seed)| Request::Text { at, len, seed }),
         (0..3_usize).prop_map(|dictionary| Request::Recompress { dictionary }),
         (0..PAGES, 0..40_usize).prop_map(|(first, len)| Request::WriteBack { first, end: first + len }),
@@ -152,6 +157,7 @@ fn apply(disk: &Arc<Volume>, model: &mut [u8], request: &Request) {
             set(disk, &[&format!("writeback page_indexes={first}-{end}")]);
         }
         Request::WriteBack { .. } => {}
+        Request::Fetch { at, len } => disk.fetch(at as u64, len as u64, worker).unwrap(),
         Request::Read { at, len } => {
             let mut found = vec![0xa5; len];
             disk.read(at as u64, &mut found, worker).unwrap();

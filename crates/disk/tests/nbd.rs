@@ -100,6 +100,8 @@ fn what_cannot_be_is_refused_with_the_error_that_the_protocol_names() {
         request(6, 0, SIZE, 1),
         request(4, 0, u64::MAX, 4096),
         request(4, 0, SIZE, 1),
+        request(5, 0, SIZE - 1, 2),
+        request(5, 0, 100, 9000),
         request(9, 0, 0, 0),
         request(3, 1 << 9, 0, 0),
         request(7, 0, 0, 4096),
@@ -109,7 +111,8 @@ fn what_cannot_be_is_refused_with_the_error_that_the_protocol_names() {
         request(3, 0, 0, 0),
     ]);
     end.unwrap();
-    let expected = [INVALID, NO_SPACE, NO_SPACE, INVALID, INVALID, INVALID, INVALID, INVALID, 0, 0];
+    let expected =
+        [INVALID, NO_SPACE, NO_SPACE, INVALID, INVALID, INVALID, 0, INVALID, INVALID, INVALID, 0, 0];
     assert_eq!(simple_errors(&got), expected, "and after DISC there is no reply");
 }
 

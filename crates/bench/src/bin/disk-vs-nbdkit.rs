@@ -3,7 +3,7 @@
 //! Each server in turn gets the same image, and then the same requests of the same client. What is written are pages
 //! of the image, at random places. Sides: ramfold; nbdkit with `allocator=sparse`, which compresses nothing; nbdkit
 //! with `allocator=zstd`. Shown are medians of requests a second, of processor time of the server a request, and of
-//! its resident memory once it has the image.
+//! its resident memory once it has the image; with `--alone` before the last kind of requests.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -14,6 +14,7 @@ use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 #[derive(Parser)]
@@ -34,6 +35,12 @@ struct Options {
     /// Only rows whose name has this in it
     #[arg(long, default_value = "")]
     rows: String,
+    /// Seconds that each server is left alone before each kind of requests: ramfold compresses meanwhile
+    #[arg(long, default_value_t = 0.0)]
+    alone: f64,
+    /// Further options of `ramfold disk`, with blanks between them
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    with: String,
     /// A small image and short runs
     #[arg(long)]
     quick: bool,
@@ -82,10 +89,11 @@ struct Round {
 struct Server(Child);
 
 impl Server {
-    fn start(side: &str, ramfold: &Path, size: usize, socket: &Path) -> Result<Self> {
+    fn start(side: &str, options: &Options, size: usize, socket: &Path) -> Result<Self> {
         let mut command = if side == "ramfold" {
-            let mut command = Command::new(ramfold);
+            let mut command = Command::new(&options.ramfold);
             command.args(["disk", "--size", &size.to_string(), "--unix"]).arg(socket);
+            command.args(options.with.split_whitespace());
             command
         } else {
             let mut command = Command::new("nbdkit");
@@ -173,15 +181,19 @@ fn requests(socket: &Path, row: &Row, image: &[u8], seed: u64, ends: impl FnMut(
 
 /// One side's turn.
 fn round(side: &str, options: &Options, image: &[u8], socket: &Path) -> Result<Round> {
-    let server = Server::start(side, &options.ramfold, image.len(), socket)?;
+    let server = Server::start(side, options, image.len(), socket)?;
     let pieces = (image.len() / (128 << 10)) as u64;
     requests(socket, &ROWS[7], image, 0, |done| done + ROWS[7].depth as u64 > pieces)?;
-    let memory = server.memory()?;
+    let mut memory = server.memory()?;
     let mut rows = Vec::new();
     let length = Duration::from_secs_f64(if options.quick { 0.3 } else { options.seconds });
     for row in options.rows() {
+        if options.alone > 0.0 {
+            thread::sleep(Duration::from_secs_f64(options.alone));
+            memory = server.memory()?;
+        }
         let (begun, worked) = (Instant::now(), server.worked()?);
-        let answered = std::thread::scope(|scope| {
+        let answered = thread::scope(|scope| {
             let connections = (0..row.connections).map(|number| {
                 let seed = number as u64 + 1;
                 scope.spawn(move || requests(socket, row, image, seed, |_| begun.elapsed() >= length))

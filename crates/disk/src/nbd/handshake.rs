@@ -23,6 +23,7 @@ const CAN: u16 = can::HAS_FLAGS
     | can::WRITE_ZEROES
     | can::DF
     | can::MULTI_CONN
+    | can::CACHE
     | can::FAST_ZERO;
 
 /// How replies are framed.

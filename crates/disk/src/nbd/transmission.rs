@@ -197,6 +197,7 @@ impl<D: Disk, S: Read + Write> Session<'_, D, S> {
             command::WRITE,
             command::FLUSH,
             command::TRIM,
+            command::CACHE,
             command::WRITE_ZEROES,
             command::BLOCK_STATUS,
         ];
@@ -229,6 +230,7 @@ impl<D: Disk, S: Read + Write> Session<'_, D, S> {
                 self.disk.write(offset, &data[..len as usize], worker)?;
             }
             command::TRIM => self.disk.discard(offset, len, worker)?,
+            command::CACHE => self.disk.fetch(offset, len, worker)?,
             command::WRITE_ZEROES if request.flags & flag::NO_HOLE != 0 => {
                 self.disk.write_zeros(offset, len, worker)?;
             }

@@ -57,6 +57,7 @@ pub mod can {
     pub const WRITE_ZEROES: u16 = 1 << 6;
     pub const DF: u16 = 1 << 7;
     pub const MULTI_CONN: u16 = 1 << 8;
+    pub const CACHE: u16 = 1 << 10;
     pub const FAST_ZERO: u16 = 1 << 11;
 }
 
@@ -67,6 +68,7 @@ pub mod command {
     pub const DISCONNECT: u16 = 2;
     pub const FLUSH: u16 = 3;
     pub const TRIM: u16 = 4;
+    pub const CACHE: u16 = 5;
     pub const WRITE_ZEROES: u16 = 6;
     pub const BLOCK_STATUS: u16 = 7;
 }
