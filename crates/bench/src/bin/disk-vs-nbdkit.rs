@@ -35,7 +35,7 @@ struct Options {
     /// Only rows whose name has this in it
     #[arg(long, default_value = "")]
     rows: String,
-    /// Seconds that each server is left alone before each kind of requests: ramfold compresses meanwhile
+    /// Seconds that ramfold's disk is left alone before each kind of requests: it compresses meanwhile
     #[arg(long, default_value_t = 0.0)]
     alone: f64,
     /// Further options of `ramfold disk`, with blanks between them
@@ -188,7 +188,7 @@ fn round(side: &str, options: &Options, image: &[u8], socket: &Path) -> Result<R
     let mut rows = Vec::new();
     let length = Duration::from_secs_f64(if options.quick { 0.3 } else { options.seconds });
     for row in options.rows() {
-        if options.alone > 0.0 {
+        if side == "ramfold" && options.alone > 0.0 {
             thread::sleep(Duration::from_secs_f64(options.alone));
             memory = server.memory()?;
         }
