@@ -342,7 +342,7 @@ fn keep(member: &Member, door: &Pooled, mut care: Care, look: Duration, mut each
             until_low(member, door, give);
         }
         let stats = member.store().stats();
-        let gone = stats.invalidates + stats.dropped_pages + stats.recompressed_pages + stats.settled_pages;
+        let gone = stats.invalidates + stats.dropped_pages + stats.recompressed_pages;
         if gone != closed && Instant::now() >= next {
             member.store().compact();
             (closed, next) = (gone, Instant::now() + CLOSE_HOLES);
