@@ -2,16 +2,16 @@
 //!
 //! Freed slots wait for objects of their size, so a zpool that is in use becomes sparse. The store looks now and then
 //! when it publishes a page, and has objects moved together if more than a 32nd is lost. It does so in small bites, and
-//! only in threads that store or compress fresh pages: a load waits for memory, a store makes room. The price is a copy
-//! of what is moved, some percent of the time of a store while pages come and go at random; and a store that is only
-//! ever invalidated stays sparse until something is stored.
+//! only in threads that store: a load waits for memory, a store makes room. The price is a copy of what is moved, some
+//! percent of the time of a store while pages come and go at random; and a store that is only ever invalidated stays
+//! sparse until something is stored.
 
 use super::Store;
 use crate::index::{SHARDS, Shard};
 use crate::page::PAGE_SIZE;
 
-/// Stores in one shard, and fresh pages compressed, from one look to the next.
-pub(super) const LOOK_EVERY: u64 = 256;
+/// Stores in one shard from one look to the next.
+const LOOK_EVERY: u64 = 256;
 /// Most pages given back at a time.
 const BITE: usize = 64;
 /// The share of the objects' bytes that may be lost, and bytes that may be in any case: half a page a size class.

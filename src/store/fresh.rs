@@ -15,7 +15,6 @@
 //! guarantee is that of recompression, and exact: an entry is compressed under a mark that only the sweep sets and
 //! every store takes off. One thread at a time sweeps.
 
-use super::compact::LOOK_EVERY;
 use super::load::LoadError;
 use super::store::{Duplicate, StoreError};
 use super::writeback::ROOM;
@@ -49,8 +48,6 @@ struct Settler {
     shard: usize,
     leaf: u32,
     bit: u32,
-    /// Pages settled since it was last looked whether the pool is dense.
-    since_look: u64,
 }
 
 impl std::fmt::Debug for Settler {
@@ -65,8 +62,7 @@ impl std::fmt::Debug for Settler {
 impl Default for Settler {
     fn default() -> Self {
         let page = [0; PAGE_SIZE];
-        let codecs = Scratches::default();
-        Self { codecs, packed: page, page, shard: 0, leaf: 0, bit: 0, since_look: 0 }
+        Self { codecs: Scratches::default(), packed: page, page, shard: 0, leaf: 0, bit: 0 }
     }
 }
 
@@ -128,11 +124,6 @@ impl Store {
             done.pages += u64::from(self.settle_page(&found, settler));
         }
         self.counters.settled_pages.add(done.pages);
-        settler.since_look += done.pages;
-        if settler.since_look >= LOOK_EVERY {
-            settler.since_look = 0;
-            self.keep_dense();
-        }
         done
     }
 
