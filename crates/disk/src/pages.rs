@@ -190,12 +190,14 @@ impl Pages {
         let mut done = Ok(());
         self.look(pages, &mut |number, _| {
             let _alone = self.stripes.of(number);
-            let fetched = self.member.store().fetch(self.key(number), page, scratch);
-            done = fetched.as_ref().map(drop).or_else(|error| match error {
-                LoadError::Miss => Ok(()),
-                _ => Err(DiskError::Io),
-            });
-            done.is_ok() && fetched.unwrap_or(true)
+            match self.member.store().fetch(self.key(number), page, scratch) {
+                Ok(has_room) => has_room,
+                Err(LoadError::Miss) => true,
+                Err(_) => {
+                    done = Err(DiskError::Io);
+                    false
+                }
+            }
         });
         done
     }

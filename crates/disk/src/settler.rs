@@ -216,15 +216,15 @@ mod tests {
         let store = Store::new(&Config { recomp_algorithm: None, ..Config::default() }, None).unwrap();
         store.set_most_fresh(1 << 30);
         let (pool, mut scratch) = (store.create_pool(PoolKind::Persistent, None), store.scratch());
-        let mut random = 1_u64;
+        let mut seed = 1_u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            seed >> 33
+        };
         for index in 0..8192 {
             let mut page = [0; PAGE_SIZE];
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let len = usize::try_from(random >> 33).unwrap() % 3000 + 400;
-            page[..len].fill_with(|| {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                random.to_le_bytes()[7]
-            });
+            let len = usize::try_from(random()).unwrap() % 3000 + 400;
+            page[..len].fill_with(|| random().to_le_bytes()[2]);
             store.store(Key { pool, object: 0, index }, &page, &mut scratch).unwrap();
         }
         let mut work = Work::new();

@@ -447,8 +447,8 @@ impl Disk for Volume {
     }
 
     fn fetch(&self, offset: u64, len: u64, worker: &mut Worker) -> Result<(), DiskError> {
-        self.check(offset, len)?;
-        let fetched = self.pages.fetch(offset / PAGE..(offset + len).div_ceil(PAGE), worker);
+        let pages = || offset / PAGE..(offset + len).div_ceil(PAGE);
+        let fetched = self.check(offset, len).and_then(|()| self.pages.fetch(pages(), worker));
         Counts::note(&self.counts().failed_reads, fetched)
     }
 
