@@ -3,7 +3,7 @@
 //! Guarantee: a client that sends nothing, reads nothing or ends in the middle keeps nobody else waiting. There are at
 //! most [`MOST_CLIENTS`] at a time; who comes beyond that is hung up on. What a client says is its protocol's business.
 
-use crate::awake::Awake;
+use crate::awake::{Awake, SOCKET};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::sockopt;
@@ -186,7 +186,7 @@ impl Patient {
     /// The socket, which has this long.
     #[must_use]
     pub fn new(stream: Stream, patience: Duration) -> Self {
-        Self { stream, until: Some(Instant::now() + patience), awake: Awake::default() }
+        Self { stream, until: Some(Instant::now() + patience), awake: Awake::new(SOCKET) }
     }
 
     /// From now on it waits for ever.

@@ -1,14 +1,16 @@
 //! A ring: one queue of a guest's requests, and the thread that serves it.
 //!
 //! The thread sleeps until the guest kicks (or the ring's own bell rings), carries out all requests that are there in
-//! their order, and calls the guest back. It holds the state's lock for [`BATCH`] requests at most. So who has the lock
-//! finds no request under way, and who has joined the thread knows that none will be.
+//! their order, and calls the guest back. While it is awake for more ([`Awake`]) the guest need not kick. It holds the
+//! state's lock for [`BATCH`] requests at most. So who has the lock finds no request under way, and who has joined the
+//! thread knows that none will be.
 //!
 //! Guarantee: requests end in the order in which they came, so the ring's index of what was used tells all that was
 //! done: after a disconnection the front end can go on from there. A ring whose indices cannot be is served no more.
 
 use super::Memory;
 use super::request::Hands;
+use crate::awake::{self, Awake, Patience};
 use crate::face::Disk;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -134,8 +136,9 @@ impl<D: Disk> Shared<D> {
     /// The thread.
     fn serve(&self, kick: &File) {
         let mut hands = Hands::new(&*self.disk, &self.id);
-        while self.wait(kick).is_ok() && !self.is_ending.load(Ordering::Relaxed) {
-            while !self.is_ending.load(Ordering::Relaxed) {
+        let mut awake = Awake::new(awake::RING);
+        while awake.wait(|patience| self.listen(kick, patience)).is_ok() && !self.is_ending() {
+            while !self.is_ending() {
                 match self.batch(&mut hands) {
                     Ok(true) => {}
                     Ok(false) => break,
@@ -143,6 +146,36 @@ impl<D: Disk> Shared<D> {
                 }
             }
         }
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+
+    /// Some when there may be something to do.
+    fn listen(&self, kick: &File, patience: Patience) -> io::Result<Option<()>> {
+        let is_asleep = patience == Patience::Endless;
+        if self.is_ending() || self.has_more(is_asleep).map_err(io::Error::other)? {
+            return Ok(Some(()));
+        }
+        if !is_asleep {
+            return Ok(None);
+        }
+        self.wait(kick).map(Some)
+    }
+
+    /// Whether there are requests. Who `asks` for it, and finds none, is kicked with the next.
+    fn has_more(&self, asks: bool) -> Result<bool, Error> {
+        let mut state = self.state();
+        let State { queue, memory, is_enabled, .. } = &mut *state;
+        if !*is_enabled || !queue.ready() {
+            return Ok(false);
+        }
+        let memory = &**memory;
+        if asks {
+            return queue.enable_notification(memory);
+        }
+        Ok(queue.avail_idx(memory, Ordering::Acquire)?.0 != queue.next_avail())
     }
 
     /// Returns when there may be something to do. A kick whose other end is gone is an error.
@@ -183,7 +216,6 @@ impl<D: Disk> Shared<D> {
         {
             let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
         }
-        // The guest may have kicked between the last look and this.
-        Ok(done == BATCH || queue.enable_notification(memory)?)
+        Ok(done == BATCH)
     }
 }
