@@ -28,7 +28,7 @@ use std::io::{self, ErrorKind};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The least memory that a mount works in, in bytes.
@@ -178,8 +178,10 @@ impl Mount {
         let mut keeper = Keeper::new();
         service.keep(LOOK, move |_| keeper.look(&kept))?;
         let tree = Arc::new(tree);
-        let served = Served::new(Arc::clone(&tree), attr_timeout);
+        let told = Arc::new(OnceLock::new());
+        let served = Served::new(Arc::clone(&tree), Arc::clone(&told), attr_timeout);
         let session = fuser::Session::new(served, &at, &session)?;
+        let _ = told.set(Kernel::of(&session).map_err(io::Error::from)?);
         let mounts = if at == source { None } else { Some(Mounts::new(&source)?) };
         let kernel = Kernel::of(&session).map_err(io::Error::from)?;
         let doubt = Doubt::begin(tree, kernel, mounts, threads(limit))?;

@@ -8,10 +8,10 @@
 //! mount may believe what it was told, since [`crate::doubt`] takes that back with each event.
 //!
 //! Price: a mark in the kernel and some 200 bytes a file, three system calls when it is first looked up, one for each
-//! read of the cache. Guarantee: a change by another process that has returned is known after a look; what was lost
-//! may be of anything. Only where the kernel knows of changes: local file systems. Of stores to a shared mapping,
-//! libaio's writes and a loop device's nothing is told; stamps tell them ([`crate::believed`]), as they do of files
-//! that are not watched.
+//! read of the cache; who waits is told up to [`OWN`] late while this process writes. Guarantee: a change by another
+//! process that has returned is known after a look; what was lost may be of anything. Only where the kernel knows of
+//! changes: local file systems. Of stores to a shared mapping, libaio's writes and a loop device's nothing is told;
+//! stamps tell them ([`crate::believed`]), as they do of files that are not watched.
 
 use crate::events::{Event, Events, Told as Change};
 use crate::sys::{Changes, FileHandle, change_queue, handle_of, tell_changes};
@@ -32,6 +32,9 @@ use std::time::Duration;
 const LOCAL: [i64; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1994];
 /// Bytes of events that are read at a time.
 const BATCH: usize = 4096;
+/// How long who waits leaves the queue alone when it was woken by nothing but this process's own changes: more of them
+/// are to come, and each would wake it.
+const OWN: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// It is watched still.
 const LIVES: i64 = i64::MAX;
 
@@ -241,7 +244,7 @@ impl Watch {
 
     /// Waits until others have changed something, or for so long, and gives what. None at the end.
     pub(crate) fn wait(&self, most: Option<Duration>) -> Option<Doubtful> {
-        let mut is_first = true;
+        let (mut is_first, mut was_told) = (true, false);
         loop {
             if self.ended.load(SeqCst) {
                 return None;
@@ -252,11 +255,15 @@ impl Watch {
                 return Some(std::mem::take(&mut table.doubtful));
             }
             drop(table);
+            // What interrupts it is seen by the next look.
+            if was_told {
+                let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(&OWN));
+            }
             let mut sources =
                 [PollFd::new(&self.queue, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
             let most = most.and_then(|most| Timespec::try_from(most).ok());
-            // What interrupts it is seen by the next look.
             let _ = poll(&mut sources, most.as_ref());
+            was_told = !sources[0].revents().is_empty();
             let _ = read(&self.bell, &mut [0; 8]);
             is_first = false;
         }

@@ -200,17 +200,56 @@ fn rights_of_programs_end_when_they_change() {
             assert!(can(directory, 1234, "", lines), "{lines}");
             assert_eq!(mode(&file), after, "{lines}: {:o}", mode(&file));
         }
-        // A group's bit without the right to execute is of another kind, and stays.
-        set(0o4666);
-        assert!(can(directory, 1234, "", "echo more >>file"));
-        assert_eq!(mode(&file), 0o666);
-        // Root may.
-        set(0o4755);
-        shell(directory, "echo more >>file");
-        assert_eq!(mode(&file), 0o4755);
+        // A group's bit without the right to execute is of another kind, and stays with who is in the group.
+        for (groups, lines, after) in [
+            ("", "echo more >>file", 0o666),
+            ("", "truncate -s 3 file", 0o666),
+            ("", "fallocate -l 100000 file", 0o666),
+            ("88", "echo more >>file", 0o2666),
+            ("88", "truncate -s 3 file", 0o2666),
+            ("88", "fallocate -l 100000 file", 0o2666),
+        ] {
+            chown(&file, None, Some(88)).unwrap();
+            set(0o6666);
+            assert!(can(directory, 1234, groups, lines), "{lines}");
+            assert_eq!(mode(&file), after, "{groups}, {lines}: {:o}", mode(&file));
+        }
+        chown(&file, None, Some(0)).unwrap();
+        // Root may, if it has the capability.
+        let incapable = "setpriv --bounding-set -fsetid --inh-caps -fsetid -- sh -euc";
+        for lines in ["echo more >>file", "truncate -s 3 file", "fallocate -l 100000 file"] {
+            set(0o6755);
+            shell(directory, lines);
+            assert_eq!(mode(&file), 0o6755, "{lines}");
+            shell(directory, &format!("{incapable} '{lines}'"));
+            assert_eq!(mode(&file), 0o755, "{lines}");
+        }
         // A new owner takes them.
         chown(&file, Some(1234), Some(1234)).unwrap();
         assert_eq!(mode(&file), 0o755);
+    });
+}
+
+/// A program that lends its owner's rights lends them no more from the write on, whatever was believed of it.
+#[test]
+fn nobody_has_the_rights_of_a_program_that_he_changed() {
+    both(|directory| {
+        chmod(directory, 0o777);
+        shell(
+            directory,
+            "cp \"$(command -v id)\" program; chown 55:55 program; chmod 6777 program; ./program",
+        );
+        let uses = |lines: &str| as_user(directory, 1234, "", lines).stdout;
+        assert_eq!(uses("./program -u; ./program -g"), "55\n55\n");
+        assert_eq!(uses("./program -u; printf x >>program; ./program -u; ./program -g"), "55\n1234\n1234\n");
+        // With what was written going by the kernel's copy, and by none.
+        for how in ["", "oflag=direct"] {
+            shell(directory, "chmod 6777 program");
+            let lines = format!(
+                "./program -u; dd if=program of=program bs=4096 count=1 conv=notrunc {how} 2>/dev/null; ./program -u"
+            );
+            assert_eq!(uses(&lines), "55\n1234\n", "{how}");
+        }
     });
 }
 

@@ -13,14 +13,15 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
+use notify::Kernel;
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
-use words::{attributes, caller, error};
+use words::{attributes, caller, changer, error};
 
 /// Most bytes of a request: each thread has room for one.
 const MOST_BYTES: u32 = 128 << 10;
@@ -31,15 +32,29 @@ const AHEAD: u16 = 16;
 #[derive(Debug)]
 pub struct Served {
     tree: Arc<Tree>,
+    /// There before the first request.
+    kernel: Arc<OnceLock<Kernel>>,
     /// How long names and attributes hold whose changes nobody tells.
     untold: Duration,
 }
 
 impl Served {
-    /// Serves this tree. `untold`: how long names and attributes hold whose changes nobody tells.
+    /// Serves this tree to a kernel that is known before the first request. `untold`: how long names and attributes
+    /// hold whose changes nobody tells.
     #[must_use]
-    pub fn new(tree: Arc<Tree>, untold: Duration) -> Self {
-        Self { tree, untold }
+    pub fn new(tree: Arc<Tree>, kernel: Arc<OnceLock<Kernel>>, untold: Duration) -> Self {
+        Self { tree, kernel, untold }
+    }
+
+    /// A file is about to be changed by who may not keep the rights that it lends.
+    fn end_privileges(&self, request: &Request, number: INodeNo) -> Result<(), Errno> {
+        if self.tree.end_privileges(number.0, changer(request))?
+            && let Some(kernel) = self.kernel.get()
+        {
+            // It knows the node, for it asks.
+            let _ = kernel.forget_attributes(number.0);
+        }
+        Ok(())
     }
 }
 
@@ -95,6 +110,10 @@ impl Filesystem for Served {
             // A kernel without one of them serves as well, with less.
             let _ = config.add_capabilities(flag);
         }
+        // Not of files that the kernel writes itself: their rights would end nowhere.
+        if !self.tree.excludes() {
+            let _ = config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
+        }
         // A file system that is read so counts as one layer of those that the kernel stacks.
         if self.tree.excludes()
             && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
@@ -136,7 +155,7 @@ impl Filesystem for Served {
 
     fn setattr(
         &self,
-        _: &Request,
+        request: &Request,
         number: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -154,7 +173,9 @@ impl Filesystem for Served {
     ) {
         let (accessed, modified) = (accessed.map(words::when), modified.map(words::when));
         let change = Change { size, uid, gid, mode, accessed, modified };
-        match self.tree.change(number.0, &change, handle.map(|handle| handle.0)) {
+        let takes_away = size.is_some() || uid.is_some() || gid.is_some();
+        let ends = if takes_away { self.end_privileges(request, number) } else { Ok(()) };
+        match ends.and_then(|()| self.tree.change(number.0, &change, handle.map(|handle| handle.0))) {
             // The kernel believes it whatever it was told meanwhile.
             Ok((node, told)) => reply.attr(&self.untold(node.kind), &attributes(&node, &told)),
             Err(errno) => reply.error(error(errno)),
@@ -265,7 +286,7 @@ impl Filesystem for Served {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         number: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -278,7 +299,9 @@ impl Filesystem for Served {
         // Pages that a mapping has changed: whose file they came by tells nothing of them.
         let of_mapping = written.contains(WriteFlags::FUSE_WRITE_CACHE);
         let flags = if of_mapping { OFlags::empty() } else { flags(open.0) };
-        match self.tree.write(which(number, handle), offset, data, flags) {
+        let takes_away = written.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let ends = if takes_away { self.end_privileges(request, number) } else { Ok(()) };
+        match ends.and_then(|()| self.tree.write(which(number, handle), offset, data, flags)) {
             Ok(written) => reply.written(length(written)),
             Err(errno) => reply.error(error(errno)),
         }
@@ -424,7 +447,7 @@ impl Filesystem for Served {
 
     fn fallocate(
         &self,
-        _: &Request,
+        request: &Request,
         number: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -432,7 +455,10 @@ impl Filesystem for Served {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        empty(reply, self.tree.allocate(which(number, handle), mode.cast_unsigned(), offset, len));
+        let done = self
+            .end_privileges(request, number)
+            .and_then(|()| self.tree.allocate(which(number, handle), mode.cast_unsigned(), offset, len));
+        empty(reply, done);
     }
 
     fn lseek(
@@ -457,7 +483,7 @@ impl Filesystem for Served {
 
     fn copy_file_range(
         &self,
-        _: &Request,
+        request: &Request,
         source: INodeNo,
         from: FileHandle,
         offset: u64,
@@ -470,7 +496,10 @@ impl Filesystem for Served {
     ) {
         // An answer has 32 bits.
         let len = usize::try_from(len.min(1 << 30)).unwrap_or(1 << 30);
-        match self.tree.copy((which(source, from), offset), (which(target, to), into), len) {
+        let copied = self
+            .end_privileges(request, target)
+            .and_then(|()| self.tree.copy((which(source, from), offset), (which(target, to), into), len));
+        match copied {
             Ok(copied) => reply.written(length(copied)),
             Err(errno) => reply.error(error(errno)),
         }

@@ -2,7 +2,7 @@
 //!
 //! Each request names nodes by number and is answered from the source by one or two system calls on descriptors, never
 //! by a path, so nothing that moves meanwhile is mistaken. [`names`] are requests on directories' entries,
-//! [`attributes`] on what files are, [`files`] on their bytes, [`listing`] on directories as a whole. [`belief`] is
+//! [`attributes`] on what files are, [`files`] on their bytes, [`privileges`] are what a change of them ends, [`listing`] is of directories as a whole. [`belief`] is
 //! what may be believed of the answers.
 
 mod attributes;
@@ -10,6 +10,7 @@ mod belief;
 mod files;
 mod listing;
 mod names;
+mod privileges;
 
 pub use crate::callers::Caller;
 pub use crate::entries::Listed;
@@ -17,6 +18,7 @@ pub use attributes::{Change, Looked, When};
 pub use files::{Opened, Which};
 pub use listing::OpenedDirectory;
 pub use names::Made;
+pub use privileges::Changer;
 
 use crate::believed::Believed;
 use crate::cache::Cache;

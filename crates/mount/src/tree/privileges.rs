@@ -1,0 +1,131 @@
+//! Privileges: who writes to a file that lends rights to whoever runs it (set-user-ID, set-group-ID) takes them away.
+//!
+//! The kernel of the mount leaves that to the server (FUSE_HANDLE_KILLPRIV_V2): else it asks for the file's capabilities
+//! before each write. Those the source's file system takes away itself, whoever writes. The bits of the mode it leaves
+//! to a writer who may keep them (CAP_FSETID), as a server that is root may. So they are taken away here, before the
+//! change, where the caller may not keep them: by the rules of `setattr_should_drop_suidgid` (fs/attr.c).
+//!
+//! Price: a look at the file for each write of who may not keep them, and at the caller where there are any. Guarantee:
+//! when the change is made the bits are gone. The kernel of the mount has to be told to forget the mode it knows before
+//! the caller is answered, since it runs programs by that.
+
+use super::Tree;
+use crate::stamp::look;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat};
+use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, capabilities};
+
+/// Who changes a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changer {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Thread; 0 if it cannot be seen from here.
+    pub thread: u32,
+}
+
+/// What the system tells of a thread.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Rights {
+    capabilities: u64,
+    groups: Vec<u32>,
+}
+
+impl Rights {
+    fn of(thread: u32) -> Option<Self> {
+        std::fs::read_to_string(format!("/proc/{thread}/status")).ok().map(|status| Self::parse(&status))
+    }
+
+    fn parse(status: &str) -> Self {
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim();
+        let capabilities = u64::from_str_radix(field("CapEff:"), 16).unwrap_or(0);
+        let groups = field("Groups:").split_whitespace().filter_map(|group| group.parse().ok()).collect();
+        Self { capabilities, groups }
+    }
+}
+
+/// What of a mode lends rights, as far as this caller may not keep it. `group`: the file's.
+fn lost(mode: Mode, group: u32, by: Changer, rights: impl FnOnce() -> Option<Rights>) -> Mode {
+    let lent = mode & (Mode::SUID | Mode::SGID);
+    if lent.is_empty() {
+        return lent;
+    }
+    let rights = rights();
+    // Other users than root may have it only in a namespace of their own, where it is none of the source's.
+    let may_keep =
+        by.uid == 0 && rights.as_ref().is_none_or(|it| it.capabilities & CapabilitySet::FSETID.bits() != 0);
+    if may_keep {
+        return Mode::empty();
+    }
+    let is_member = by.gid == group || rights.is_some_and(|it| it.groups.contains(&group));
+    // Without the right to run it that bit lends nothing: it was mandatory locking once.
+    let keeps_group = !mode.contains(Mode::XGRP) && is_member;
+    if keeps_group { lent - Mode::SGID } else { lent }
+}
+
+impl Tree {
+    /// A file is about to be changed. True if it lent rights that it does not lend any more.
+    ///
+    /// # Errors
+    /// What the source answers.
+    pub fn end_privileges(&self, number: u64, by: Changer) -> Result<bool, Errno> {
+        let node = self.node(number)?;
+        if node.kind == FileType::Directory || !may_keep_all() {
+            return Ok(false);
+        }
+        let told = node.at().and_then(look)?;
+        let mode = Mode::from_raw_mode(told.stx_mode.into());
+        let lost = lost(mode, told.stx_gid, by, || Rights::of(by.thread));
+        if lost.is_empty() {
+            return Ok(false);
+        }
+        let mode = Mode::from_raw_mode((mode - lost).bits() & 0o7777);
+        chmodat(CWD, node.at()?.way(), mode, AtFlags::empty())?;
+        Ok(true)
+    }
+}
+
+/// Whether the source leaves the bits to this server. If not it takes them away itself.
+fn may_keep_all() -> bool {
+    capabilities(None).is_ok_and(|it| it.effective.contains(CapabilitySet::FSETID))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_not_keep_them_takes_them_away() {
+        let all = Rights { capabilities: u64::MAX, groups: vec![] };
+        let member = Rights { capabilities: 0, groups: vec![3, 7] };
+        let changer = |uid, gid| Changer { uid, gid, thread: 1 };
+        let lost = |mode: u32, by, rights: Option<&Rights>| {
+            let rights = rights.map(|it| Rights { groups: it.groups.clone(), ..*it });
+            lost(Mode::from_raw_mode(mode), 7, by, || rights).bits()
+        };
+        for by in [changer(0, 0), changer(1000, 1000), changer(1000, 7)] {
+            assert_eq!(lost(0o100_777, by, None), 0, "nothing was lent");
+        }
+        assert_eq!(lost(0o106_777, changer(0, 0), Some(&all)), 0, "root");
+        assert_eq!(lost(0o106_777, changer(0, 0), None), 0, "root that cannot be seen");
+        assert_eq!(lost(0o106_777, changer(0, 0), Some(&member)), 0o6000, "root without the capability");
+        assert_eq!(lost(0o106_777, changer(1000, 7), Some(&all)), 0o6000, "capable in a namespace");
+        assert_eq!(lost(0o106_767, changer(1000, 1000), Some(&member)), 0o4000, "a member");
+        assert_eq!(lost(0o102_767, changer(1000, 7), None), 0, "a member that cannot be seen");
+        assert_eq!(lost(0o102_767, changer(1000, 1000), None), 0o2000, "nobody knows");
+        assert_eq!(lost(0o102_777, changer(1000, 7), Some(&member)), 0o2000, "a group that runs it");
+    }
+
+    #[test]
+    fn rights_are_what_the_system_tells() {
+        let status =
+            "Name:\tGroups: 1\nUid:\t5\nGroups:\t4 24 1000 \nCapInh:\t0\nCapEff:\t0000000000000010\n";
+        let wanted = Rights { capabilities: CapabilitySet::FSETID.bits(), groups: vec![4, 24, 1000] };
+        assert_eq!(Rights::parse(status), wanted);
+        assert_eq!(Rights::parse(""), Rights::default());
+        let own = std::process::id();
+        assert!(Rights::of(own).is_some() && Rights::of(0).is_none());
+    }
+}
