@@ -21,7 +21,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
-use words::{attributes, caller, changer, error};
+use words::{attributes, caller, changer, empty, error, length, value};
 
 /// Most bytes of a request: each thread has room for one.
 const MOST_BYTES: u32 = 128 << 10;
@@ -56,28 +56,6 @@ impl Served {
         }
         Ok(())
     }
-}
-
-fn empty(reply: ReplyEmpty, done: Result<(), Errno>) {
-    match done {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(error(errno)),
-    }
-}
-
-/// A value of an attribute, or its length if that is asked for.
-fn value(reply: ReplyXattr, most: u32, value: Result<Vec<u8>, Errno>) {
-    match value {
-        Ok(value) if most == 0 => reply.size(length(value.len())),
-        Ok(value) if value.len() > most as usize => reply.error(error(Errno::RANGE)),
-        Ok(value) => reply.data(&value),
-        Err(errno) => reply.error(error(errno)),
-    }
-}
-
-/// A length that came in 32 bits, or less than that.
-fn length(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 fn flags(flags: i32) -> OFlags {

@@ -2,7 +2,7 @@
 
 use crate::nodes::Node;
 use crate::tree::{Caller, Changer, When};
-use fuser::{Errno, FileAttr, FileType, INodeNo, Request, TimeOrNow};
+use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyEmpty, ReplyXattr, Request, TimeOrNow};
 use rustix::fs::{Statx, StatxTimestamp};
 use std::time::{Duration, SystemTime};
 
@@ -19,6 +19,29 @@ pub(super) fn changer(request: &Request) -> Changer {
 /// An error.
 pub(super) fn error(errno: rustix::io::Errno) -> Errno {
     Errno::from_i32(errno.raw_os_error())
+}
+
+/// An answer that tells whether it was done.
+pub(super) fn empty(reply: ReplyEmpty, done: Result<(), rustix::io::Errno>) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(error(errno)),
+    }
+}
+
+/// A value of an attribute, or its length if that is asked for.
+pub(super) fn value(reply: ReplyXattr, most: u32, value: Result<Vec<u8>, rustix::io::Errno>) {
+    match value {
+        Ok(value) if most == 0 => reply.size(length(value.len())),
+        Ok(value) if value.len() > most as usize => reply.error(error(rustix::io::Errno::RANGE)),
+        Ok(value) => reply.data(&value),
+        Err(errno) => reply.error(error(errno)),
+    }
+}
+
+/// A length that came in 32 bits, or less than that.
+pub(super) fn length(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 /// What a file is.

@@ -2,8 +2,8 @@
 //!
 //! Each request names nodes by number and is answered from the source by one or two system calls on descriptors, never
 //! by a path, so nothing that moves meanwhile is mistaken. [`names`] are requests on directories' entries,
-//! [`attributes`] on what files are, [`files`] on their bytes, [`privileges`] are what a change of them ends, [`listing`] is of directories as a whole. [`belief`] is
-//! what may be believed of the answers.
+//! [`attributes`] on what files are, [`files`] on their bytes, [`listing`] on directories as a whole. [`privileges`] is
+//! what a change of a file ends, [`belief`] what may be believed of the answers.
 
 mod attributes;
 mod belief;

@@ -1,9 +1,10 @@
 //! Privileges: who writes to a file that lends rights to whoever runs it (set-user-ID, set-group-ID) takes them away.
 //!
-//! The kernel of the mount leaves that to the server (FUSE_HANDLE_KILLPRIV_V2): else it asks for the file's capabilities
-//! before each write. Those the source's file system takes away itself, whoever writes. The bits of the mode it leaves
-//! to a writer who may keep them (CAP_FSETID), as a server that is root may. So they are taken away here, before the
-//! change, where the caller may not keep them: by the rules of `setattr_should_drop_suidgid` (fs/attr.c).
+//! The kernel of the mount leaves that to the server (FUSE_HANDLE_KILLPRIV_V2): else it asks for the file's
+//! capabilities before each write. Those the source's file system takes away itself, whoever writes. The bits of the
+//! mode it leaves to a writer who may keep them (CAP_FSETID), as a server that is root may. So they are taken away
+//! here, before the change, where the caller may not keep them: by the rules of `setattr_should_drop_suidgid`
+//! (fs/attr.c).
 //!
 //! Price: a look at the file for each write of who may not keep them, and at the caller where there are any. Guarantee:
 //! when the change is made the bits are gone. The kernel of the mount has to be told to forget the mode it knows before
