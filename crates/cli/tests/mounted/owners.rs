@@ -201,6 +201,9 @@ fn rights_of_programs_end_when_they_change() {
             assert_eq!(mode(&file), after, "{lines}: {:o}", mode(&file));
         }
         // A group's bit without the right to execute is of another kind, and stays with who is in the group.
+        set(0o4666);
+        assert!(can(directory, 1234, "", "echo more >>file"));
+        assert_eq!(mode(&file), 0o666);
         for (groups, lines, after) in [
             ("", "echo more >>file", 0o666),
             ("", "truncate -s 3 file", 0o666),
@@ -216,6 +219,9 @@ fn rights_of_programs_end_when_they_change() {
         }
         chown(&file, None, Some(0)).unwrap();
         // Root may, if it has the capability.
+        set(0o4755);
+        shell(directory, "echo more >>file");
+        assert_eq!(mode(&file), 0o4755);
         let incapable = "setpriv --bounding-set -fsetid --inh-caps -fsetid -- sh -euc";
         for lines in ["echo more >>file", "truncate -s 3 file", "fallocate -l 100000 file"] {
             set(0o6755);
