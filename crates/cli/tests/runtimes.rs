@@ -128,7 +128,9 @@ impl<'a> Browser<'a> {
             (format!("--user-data-dir={home}/{name}.profile"), format!("file://{home}/page.html"));
         let chromium = ["chromium", "--headless", "--disable-gpu", &profile, "--dump-dom", &url];
         let program = Program::new(name, &[self.before, &chromium, self.options].concat());
-        let program = program.variable("HOME", &home.to_string());
+        let home = home.to_string();
+        // Its user may have no right to make sockets in the machine's /tmp.
+        let program = program.variable("HOME", &home).variable("TMPDIR", &home);
         let shown = run(&program, ramfold, &self.place.path().join(name));
         common::report("chromium", name, &shown);
         shown
