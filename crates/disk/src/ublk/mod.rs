@@ -1,9 +1,10 @@
 //! ublk: the disk as a block device of this machine's kernel, /dev/ublkbN, for file systems.
 //!
-//! The kernel's driver (`ublk_drv`) hands each request to a thread here, one a queue, by a command of io_uring that has
-//! waited for it; the command that tells its result waits for the next. The data lies in the thread's own memory. Read
-//! in this order: this file (a device from its beginning to its end), `ring` (how the driver is spoken to), `wire` (its
-//! words).
+//! The kernel's driver (`ublk_drv`) hands each request to a thread here by a command of io_uring that has waited for it;
+//! the command that tells its result waits for the next. The data lies in the thread's own memory. There are as many
+//! queues and threads as processors. A thread serves some slots of each queue, so that all of them work for one
+//! processor that asks for much; before Linux 6.16 a queue has one thread. Read in this order: this file (a device from
+//! its beginning to its end), `ring` (how the driver is spoken to), `wire` (its words).
 //!
 //! Price: two switches a request, and a copy of its data. Guarantee: when [`Device::stop`] returns, no request is under
 //! way and the device is gone. A server that is killed leaves the device without a disk, until a server asks for the
@@ -13,7 +14,7 @@ mod ring;
 mod wire;
 
 use crate::face::{Disk, DiskError};
-use ring::{Control, Queue};
+use ring::{Control, Slots};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use wire::{FUA, Info, Params, Request, control, operation};
+use wire::{FUA, Info, Params, Request, Slot, control, operation};
 
 /// Requests that a queue holds at a time.
 const DEPTH: u16 = 32;
@@ -89,6 +90,7 @@ impl Device {
             state: 0,
             most_bytes: MOST_BYTES,
             device: number.unwrap_or(Info::ANY),
+            flags: Info::IOCTL_ENCODE,
         };
         let mut bytes = info.bytes();
         let added = control.command(control::ADD_DEV, info.device, 0, &mut bytes);
@@ -108,18 +110,18 @@ impl Device {
         let (begun, begins) = mpsc::channel();
         // The driver lets it be opened once.
         let queues = open_queues(self.number)?;
-        for queue in 0..info.queues {
+        for slots in shares(&info) {
             let (file, begun, disk) = (queues.try_clone()?, begun.clone(), Arc::clone(disk));
             let thread = thread::Builder::new().name("ramfold-ublk".to_owned());
             self.threads.push(thread.spawn(move || {
-                let opened = Queue::open(file, queue, info.depth, MOST_BYTES as usize)
-                    .and_then(|mut queue| queue.fetch_all().map(|()| queue));
+                let opened = Slots::open(file, &info, slots, MOST_BYTES as usize)
+                    .and_then(|mut slots| slots.fetch_all().map(|()| slots));
                 match opened {
-                    Ok(queue) => {
+                    Ok(slots) => {
                         let _ = begun.send(Ok(()));
                         drop(begun);
-                        // A ring that fails takes its queue along: the kernel ends the requests with an error.
-                        let _ = serve(&*disk, queue);
+                        // A ring that fails takes its slots along: the kernel ends the requests with an error.
+                        let _ = serve(&*disk, slots);
                     }
                     Err(error) => drop(begun.send(Err(error))),
                 }
@@ -206,18 +208,29 @@ fn take_away_dead(control: &mut Control, number: u32) {
     }
 }
 
-/// Serves a queue until the device is stopped.
-fn serve<D: Disk>(disk: &D, mut queue: Queue) -> io::Result<()> {
-    let (mut worker, mut left) = (disk.worker(), usize::from(DEPTH));
+/// Which slots each thread serves: those of one queue, or, if the driver can, some of each queue.
+fn shares(info: &Info) -> Vec<Vec<Slot>> {
+    let is_spread = info.flags & Info::PER_IO_DAEMON != 0;
+    let mut shares = vec![Vec::with_capacity(info.depth.into()); info.queues.into()];
+    for (queue, tag) in (0..info.queues).flat_map(|queue| (0..info.depth).map(move |tag| (queue, tag))) {
+        let thread = if is_spread { (queue + tag) % info.queues } else { queue };
+        shares[usize::from(thread)].push(Slot { queue, tag });
+    }
+    shares
+}
+
+/// Serves slots until the device is stopped.
+fn serve<D: Disk>(disk: &D, mut slots: Slots) -> io::Result<()> {
+    let (mut worker, mut left) = (disk.worker(), slots.len());
     let mut arrived = Vec::with_capacity(left);
     while left > 0 {
         arrived.clear();
-        arrived.extend_from_slice(queue.wait()?);
+        arrived.extend_from_slice(slots.wait()?);
         for arrival in &arrived {
             if arrival.is_request {
-                let (request, buffer) = queue.request(arrival.tag);
+                let (request, buffer) = slots.request(arrival.place);
                 let done = carry_out(disk, request, buffer, &mut worker);
-                queue.commit(arrival.tag, done.unwrap_or_else(|error| -error.raw_os_error()))?;
+                slots.commit(arrival.place, done.unwrap_or_else(|error| -error.raw_os_error()))?;
             } else {
                 left -= 1;
             }
@@ -268,6 +281,32 @@ mod tests {
 
     fn request(operation: u8, offset: Option<u64>, len: u64) -> Request {
         Request { operation, flags: FUA, len, offset }
+    }
+
+    #[test]
+    fn each_slot_is_served_by_one_thread() {
+        for (queues, depth) in [(1, 32), (2, 32), (3, 32), (8, 32)] {
+            let info = |flags| Info { queues, depth, state: 0, most_bytes: MOST_BYTES, device: 0, flags };
+            for flags in [0, Info::PER_IO_DAEMON] {
+                let shares = shares(&info(flags));
+                assert_eq!(shares.len(), usize::from(queues));
+                let mut all = shares.concat();
+                all.sort_unstable();
+                let wanted: Vec<Slot> =
+                    (0..queues).flat_map(|queue| (0..depth).map(move |tag| Slot { queue, tag })).collect();
+                assert_eq!(all, wanted);
+                let of_queue =
+                    |share: &[Slot], queue| share.iter().filter(|slot| slot.queue == queue).count();
+                for (thread, share) in (0..).zip(&shares) {
+                    for queue in 0..queues {
+                        let count = of_queue(share, queue);
+                        let least = usize::from(if flags == 0 { 0 } else { depth / queues });
+                        assert!(count >= least, "thread {thread} serves {count} of queue {queue}");
+                        assert!(flags != 0 || count == 0 || queue == thread);
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! The kernel's side: io_uring commands, and the memory that a queue has in common with the driver.
+//! The kernel's side: io_uring commands, and the memory that queues have in common with the driver.
 //!
-//! Guarantee: a buffer is read or written here only while its tag is this side's: from the arrival of its request to
+//! Guarantee: a buffer is read or written here only while its slot is this side's: from the arrival of its request to
 //! the commit of its result.
 
-use super::wire::{Command, Request, io_command, queue};
+use super::wire::{Command, Info, Request, Slot, io_command, queue};
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
@@ -87,46 +87,43 @@ impl Drop for Mapping {
     }
 }
 
-/// What has come of a request: its tag, and whether there is one. If not, the queue is to end.
+/// What has come of a request: the place of its slot among a thread's, and whether there is one. If not, the slot is to
+/// be served no more.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
-    pub tag: u16,
+    pub place: usize,
     pub is_request: bool,
 }
 
-/// A queue of a device: the memory of its requests, and a ring that tells of them. All of it is of the thread that made
-/// it: the driver knows a queue's server by its thread.
-pub struct Queue {
+/// The slots of a device that one thread serves: the memory of their requests, and a ring that tells of them. All of it
+/// is of the thread that made it: the driver knows who serves a slot by the thread that asked for its first request.
+pub struct Slots {
     ring: IoUring,
-    /// Descriptions of requests by tag, which the driver writes.
-    described: Mapping,
+    /// Descriptions of each queue's requests by tag, which the driver writes.
+    described: Vec<Mapping>,
     buffers: Mapping,
     most_bytes: usize,
-    number: u16,
-    depth: u16,
-    /// Tags that are this side's now.
+    slots: Vec<Slot>,
+    /// Whether they are this side's now.
     ours: Vec<bool>,
     arrived: Vec<Arrival>,
     device: File,
 }
 
-impl Queue {
-    /// Queue `number` of a device, for `depth` requests of up to `most_bytes` bytes. None is asked for yet.
+impl Slots {
+    /// These slots of a device, for requests of up to `most_bytes` bytes. None is asked for yet.
     ///
     /// # Errors
     /// The system gives no ring or no memory.
-    pub fn open(device: File, number: u16, depth: u16, most_bytes: usize) -> io::Result<Self> {
-        let ring = IoUring::builder().setup_cqsize(2 * u32::from(depth)).build(depth.into())?;
-        let len = (usize::from(depth) * Request::SIZE).next_multiple_of(4096);
-        let from = u64::from(number) * DRIVER_DEPTH * Request::SIZE as u64;
-        // SAFETY: a new mapping, at an address that the kernel chooses.
-        let at = unsafe {
-            mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, device.as_fd(), from)
-        }?;
-        let described = Mapping { at, len };
+    pub fn open(device: File, info: &Info, slots: Vec<Slot>, most_bytes: usize) -> io::Result<Self> {
+        // There are at most as many as tags of all queues.
+        let count = u32::try_from(slots.len()).unwrap_or(u32::MAX);
+        let ring = IoUring::builder().setup_cqsize(2 * count).build(count)?;
+        let described = |queue| descriptions(&device, queue, info.depth);
+        let described = (0..info.queues).map(described).collect::<io::Result<_>>()?;
         // In memory from the start: a request that makes room must not wait for room.
-        let len = usize::from(depth) * most_bytes;
-        // SAFETY: as above.
+        let len = slots.len() * most_bytes;
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         let at = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -136,47 +133,52 @@ impl Queue {
             )
         }?;
         let buffers = Mapping { at, len };
-        let (ours, arrived) = (vec![true; depth.into()], Vec::with_capacity(depth.into()));
-        Ok(Self { ring, described, buffers, most_bytes, number, depth, ours, arrived, device })
+        let (ours, arrived) = (vec![true; slots.len()], Vec::with_capacity(slots.len()));
+        Ok(Self { ring, described, buffers, most_bytes, slots, ours, arrived, device })
     }
 
-    /// Asks for requests, for all tags.
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Asks for requests, for all slots.
     ///
     /// # Errors
     /// The ring's.
     pub fn fetch_all(&mut self) -> io::Result<()> {
-        for tag in 0..self.depth {
-            self.push(queue::FETCH, tag, 0)?;
+        for place in 0..self.slots.len() {
+            self.push(queue::FETCH, place, 0)?;
         }
         self.ring.submit()?;
         // Nothing comes before the device is started, but that the driver wants none of it.
         self.ring.completion().next().map_or(Ok(()), |done| result(done.result()).map(drop))
     }
 
-    /// Tells what came of the request with this tag, in bytes or as a negative error number, and asks for the next. It
+    /// Tells what came of the request in this slot, in bytes or as a negative error number, and asks for the next. It
     /// goes out with the next wait.
     ///
     /// # Errors
     /// The ring's.
-    pub fn commit(&mut self, tag: u16, result: i32) -> io::Result<()> {
-        self.push(queue::COMMIT_AND_FETCH, tag, result)
+    pub fn commit(&mut self, place: usize, result: i32) -> io::Result<()> {
+        self.push(queue::COMMIT_AND_FETCH, place, result)
     }
 
-    fn push(&mut self, command: u32, tag: u16, result: i32) -> io::Result<()> {
-        assert!(std::mem::take(&mut self.ours[usize::from(tag)]), "a tag is given up once");
-        let address = self.buffer_of(tag) as u64;
-        let words = io_command(self.number, tag, result, address);
+    fn push(&mut self, command: u32, place: usize, result: i32) -> io::Result<()> {
+        assert!(std::mem::take(&mut self.ours[place]), "a slot is given up once");
+        let address = self.buffer_of(place) as u64;
+        let words = io_command(self.slots[place], result, address);
         let entry = opcode::UringCmd16::new(Fd(self.device.as_raw_fd()), command).cmd(words).build();
         // SAFETY: file and buffer are there for as long as the ring is: fields are dropped in order.
-        unsafe { self.ring.submission().push(&entry.user_data(tag.into())) }.map_err(io::Error::other)
+        unsafe { self.ring.submission().push(&entry.user_data(place as u64)) }.map_err(io::Error::other)
     }
 
-    fn buffer_of(&self, tag: u16) -> *mut u8 {
+    fn buffer_of(&self, place: usize) -> *mut u8 {
         // The sum lies within the mapping.
-        self.buffers.at.cast::<u8>().wrapping_add(usize::from(tag) * self.most_bytes)
+        self.buffers.at.cast::<u8>().wrapping_add(place * self.most_bytes)
     }
 
-    /// Sends what was committed, and waits until something has come. Their tags are this side's from now on.
+    /// Sends what was committed, and waits until something has come. Their slots are this side's from now on.
     ///
     /// # Errors
     /// The ring's.
@@ -187,31 +189,43 @@ impl Queue {
         }
         self.arrived.clear();
         for done in self.ring.completion() {
-            let tag = u16::try_from(done.user_data()).unwrap_or(u16::MAX);
-            if tag < self.depth {
-                self.ours[usize::from(tag)] = true;
-                self.arrived.push(Arrival { tag, is_request: done.result() == 0 });
+            let place = usize::try_from(done.user_data()).unwrap_or(usize::MAX);
+            if let Some(ours) = self.ours.get_mut(place) {
+                *ours = true;
+                self.arrived.push(Arrival { place, is_request: done.result() == 0 });
             }
         }
         Ok(&self.arrived)
     }
 
-    /// The request with this tag, and the memory of its data. None if it has more than there is room for.
-    pub fn request(&mut self, tag: u16) -> (Request, Option<&mut [u8]>) {
-        assert!(self.ours[usize::from(tag)], "the request has arrived");
-        let at = self.described.at.cast::<[u8; Request::SIZE]>().wrapping_add(tag.into());
+    /// The request in this slot, and the memory of its data. None if it has more than there is room for.
+    pub fn request(&mut self, place: usize) -> (Request, Option<&mut [u8]>) {
+        assert!(self.ours[place], "the request has arrived");
+        let Slot { queue, tag } = self.slots[place];
+        let described = &self.described[usize::from(queue)];
+        let at = described.at.cast::<[u8; Request::SIZE]>().wrapping_add(tag.into());
         // SAFETY: the driver has written it before it told of it, and does not change it until the commit.
         let request = Request::parse(&unsafe { at.read_volatile() });
         let len = usize::try_from(request.len).ok().filter(|len| *len <= self.most_bytes);
-        let buffer = self.buffer_of(tag);
+        let buffer = self.buffer_of(place);
         // SAFETY: it lies in the mapping, which is of zeros first; the driver leaves it alone until the commit, which
-        // takes this queue anew.
+        // takes these slots anew.
         (request, len.map(|len| unsafe { slice::from_raw_parts_mut(buffer, len) }))
     }
 }
 
-impl std::fmt::Debug for Queue {
+/// What the driver writes of the requests of a queue.
+fn descriptions(device: &File, queue: u16, depth: u16) -> io::Result<Mapping> {
+    let len = (usize::from(depth) * Request::SIZE).next_multiple_of(4096);
+    let from = u64::from(queue) * DRIVER_DEPTH * Request::SIZE as u64;
+    // SAFETY: a new mapping, at an address that the kernel chooses.
+    let at =
+        unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, device.as_fd(), from) }?;
+    Ok(Mapping { at, len })
+}
+
+impl std::fmt::Debug for Slots {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue").field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("Slots").field("slots", &self.slots).finish_non_exhaustive()
     }
 }

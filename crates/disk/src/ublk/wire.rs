@@ -97,6 +97,8 @@ pub struct Info {
     /// Bytes of a request at most.
     pub most_bytes: u32,
     pub device: u32,
+    /// What is asked for, and, from the driver, what it does.
+    pub flags: u64,
 }
 
 impl Info {
@@ -104,8 +106,10 @@ impl Info {
     pub const SIZE: usize = 64;
     /// As a number: the kernel chooses.
     pub const ANY: u32 = u32::MAX;
-    /// Commands have the numbers that tell direction and size.
-    const IOCTL_ENCODE: u64 = 1 << 6;
+    /// A flag: commands have the numbers that tell direction and size.
+    pub const IOCTL_ENCODE: u64 = 1 << 6;
+    /// A flag of the driver's (Linux 6.16): it knows who serves each slot of a queue, not only each queue.
+    pub const PER_IO_DAEMON: u64 = 1 << 13;
 
     pub fn bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
@@ -114,7 +118,7 @@ impl Info {
         put(&mut bytes, 4, &self.state.to_ne_bytes());
         put(&mut bytes, 8, &self.most_bytes.to_ne_bytes());
         put(&mut bytes, 12, &self.device.to_ne_bytes());
-        put(&mut bytes, 24, &Self::IOCTL_ENCODE.to_ne_bytes());
+        put(&mut bytes, 24, &self.flags.to_ne_bytes());
         bytes
     }
 
@@ -125,6 +129,7 @@ impl Info {
             state: u16::from_ne_bytes(take(bytes, 4)),
             most_bytes: u32::from_ne_bytes(take(bytes, 8)),
             device: u32::from_ne_bytes(take(bytes, 12)),
+            flags: u64::from_ne_bytes(take(bytes, 24)),
         }
     }
 }
@@ -193,12 +198,19 @@ impl Request {
     }
 }
 
-/// A command of a queue: `struct ublksrv_io_cmd`. `result` is of the request that had this tag, bytes or a negative
+/// Room for one request of a device: a tag of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Slot {
+    pub queue: u16,
+    pub tag: u16,
+}
+
+/// A command of a queue: `struct ublksrv_io_cmd`. `result` is of the request that had this slot, bytes or a negative
 /// error number; the next one has its data at `address`.
-pub fn io_command(queue: u16, tag: u16, result: i32, address: u64) -> [u8; 16] {
+pub fn io_command(slot: Slot, result: i32, address: u64) -> [u8; 16] {
     let mut bytes = [0; 16];
-    put(&mut bytes, 0, &queue.to_ne_bytes());
-    put(&mut bytes, 2, &tag.to_ne_bytes());
+    put(&mut bytes, 0, &slot.queue.to_ne_bytes());
+    put(&mut bytes, 2, &slot.tag.to_ne_bytes());
     put(&mut bytes, 4, &result.to_ne_bytes());
     put(&mut bytes, 8, &address.to_ne_bytes());
     bytes
@@ -226,7 +238,8 @@ mod tests {
 
     #[test]
     fn information_comes_back() {
-        let info = Info { queues: 2, depth: 64, state: 1, most_bytes: 128 << 10, device: 7 };
+        let flags = Info::IOCTL_ENCODE | Info::PER_IO_DAEMON;
+        let info = Info { queues: 2, depth: 64, state: 1, most_bytes: 128 << 10, device: 7, flags };
         assert_eq!(Info::parse(&info.bytes()), info);
     }
 
