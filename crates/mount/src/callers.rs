@@ -19,6 +19,8 @@ pub struct Caller {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// Thread; 0 if it cannot be seen from here.
+    pub thread: u32,
 }
 
 thread_local! {
@@ -33,7 +35,7 @@ impl Caller {
             sys::unshare_mask().expect("a thread can have a mask of its own");
         }
         umask(Mode::from_raw_mode(mask));
-        if geteuid().is_root() && self != (Self { uid: 0, gid: 0 }) { self.as_self(make) } else { make() }
+        if geteuid().is_root() && (self.uid, self.gid) != (0, 0) { self.as_self(make) } else { make() }
     }
 
     fn as_self<R>(self, make: impl FnOnce() -> R) -> R {

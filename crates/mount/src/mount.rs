@@ -181,9 +181,9 @@ impl Mount {
         let told = Arc::new(OnceLock::new());
         let served = Served::new(Arc::clone(&tree), Arc::clone(&told), attr_timeout);
         let session = fuser::Session::new(served, &at, &session)?;
-        let _ = told.set(Kernel::of(&session).map_err(io::Error::from)?);
-        let mounts = if at == source { None } else { Some(Mounts::new(&source)?) };
         let kernel = Kernel::of(&session).map_err(io::Error::from)?;
+        let _ = told.set(kernel.clone());
+        let mounts = if at == source { None } else { Some(Mounts::new(&source)?) };
         let doubt = Doubt::begin(tree, kernel, mounts, threads(limit))?;
         Ok(Self { cache, service, session, at, doubt })
     }

@@ -212,7 +212,7 @@ fn names_lead_nowhere_else() {
     for name in ["", ".", "..", "a/b"] {
         assert!(it.tree.lookup(ROOT, OsStr::new(name)).is_err());
         assert!(it.tree.remove(ROOT, OsStr::new(name), true).is_err());
-        let caller = Caller { uid: 0, gid: 0 };
+        let caller = Caller { uid: 0, gid: 0, thread: 0 };
         assert!(it.tree.make_directory(ROOT, OsStr::new(name), 0o755, 0, caller).is_err());
     }
 }

@@ -21,7 +21,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
-use words::{attributes, caller, changer, empty, error, length, value};
+use words::{attributes, caller, empty, error, length, value};
 
 /// Most bytes of a request: each thread has room for one.
 const MOST_BYTES: u32 = 128 << 10;
@@ -48,7 +48,7 @@ impl Served {
 
     /// A file is about to be changed by who may not keep the rights that it lends.
     fn end_privileges(&self, request: &Request, number: INodeNo) -> Result<(), Errno> {
-        if self.tree.end_privileges(number.0, changer(request))?
+        if self.tree.end_privileges(number.0, caller(request))?
             && let Some(kernel) = self.kernel.get()
         {
             // It knows the node, for it asks.

@@ -12,6 +12,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec, write};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 /// Codes of messages (enum fuse_notify_code).
 const INVALIDATE_INODE: u32 = 2;
@@ -21,8 +22,8 @@ const NEXT_EPOCH: u32 = 8;
 const HEADER: usize = 16;
 
 /// The kernel's end of a connection.
-#[derive(Debug)]
-pub struct Kernel(OwnedFd);
+#[derive(Debug, Clone)]
+pub struct Kernel(Arc<OwnedFd>);
 
 impl Kernel {
     /// The one that serves this session.
@@ -30,7 +31,7 @@ impl Kernel {
     /// # Errors
     /// There is no descriptor to be had.
     pub fn of(session: impl AsFd) -> Result<Self, Errno> {
-        Ok(Self(fcntl_dupfd_cloexec(session, 0)?))
+        Ok(Self(Arc::new(fcntl_dupfd_cloexec(session, 0)?)))
     }
 
     fn tell(&self, code: u32, parts: &[&[u8]]) -> Result<(), Errno> {

@@ -1,19 +1,14 @@
 //! FUSE's words for what the tree tells, and the other way round.
 
 use crate::nodes::Node;
-use crate::tree::{Caller, Changer, When};
+use crate::tree::{Caller, When};
 use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyEmpty, ReplyXattr, Request, TimeOrNow};
 use rustix::fs::{Statx, StatxTimestamp};
 use std::time::{Duration, SystemTime};
 
 /// Who asks.
 pub(super) fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid() }
-}
-
-/// Who changes a file.
-pub(super) fn changer(request: &Request) -> Changer {
-    Changer { uid: request.uid(), gid: request.gid(), thread: request.pid() }
+    Caller { uid: request.uid(), gid: request.gid(), thread: request.pid() }
 }
 
 /// An error.

@@ -18,7 +18,6 @@ pub use attributes::{Change, Looked, When};
 pub use files::{Opened, Which};
 pub use listing::OpenedDirectory;
 pub use names::Made;
-pub use privileges::Changer;
 
 use crate::believed::Believed;
 use crate::cache::Cache;

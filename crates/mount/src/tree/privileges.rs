@@ -10,22 +10,11 @@
 //! when the change is made the bits are gone. The kernel of the mount has to be told to forget the mode it knows before
 //! the caller is answered, since it runs programs by that.
 
-use super::Tree;
+use super::{Caller, Tree};
 use crate::stamp::look;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
-
-/// Who changes a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Changer {
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Thread; 0 if it cannot be seen from here.
-    pub thread: u32,
-}
 
 /// What the system tells of a thread.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -48,7 +37,7 @@ impl Rights {
 }
 
 /// What of a mode lends rights, as far as this caller may not keep it. `group`: the file's.
-fn lost(mode: Mode, group: u32, by: Changer, rights: impl FnOnce() -> Option<Rights>) -> Mode {
+fn lost(mode: Mode, group: u32, by: Caller, rights: impl FnOnce() -> Option<Rights>) -> Mode {
     let lent = mode & (Mode::SUID | Mode::SGID);
     if lent.is_empty() {
         return lent;
@@ -71,15 +60,15 @@ impl Tree {
     ///
     /// # Errors
     /// What the source answers.
-    pub fn end_privileges(&self, number: u64, by: Changer) -> Result<bool, Errno> {
+    pub fn end_privileges(&self, number: u64, by: Caller) -> Result<bool, Errno> {
         let node = self.node(number)?;
-        if node.kind == FileType::Directory || !may_keep_all() {
+        if node.kind == FileType::Directory {
             return Ok(false);
         }
         let told = node.at().and_then(look)?;
         let mode = Mode::from_raw_mode(told.stx_mode.into());
         let lost = lost(mode, told.stx_gid, by, || Rights::of(by.thread));
-        if lost.is_empty() {
+        if lost.is_empty() || !may_keep_all() {
             return Ok(false);
         }
         let mode = Mode::from_raw_mode((mode - lost).bits() & 0o7777);
@@ -101,22 +90,22 @@ mod tests {
     fn who_may_not_keep_them_takes_them_away() {
         let all = Rights { capabilities: u64::MAX, groups: vec![] };
         let member = Rights { capabilities: 0, groups: vec![3, 7] };
-        let changer = |uid, gid| Changer { uid, gid, thread: 1 };
+        let caller = |uid, gid| Caller { uid, gid, thread: 1 };
         let lost = |mode: u32, by, rights: Option<&Rights>| {
             let rights = rights.map(|it| Rights { groups: it.groups.clone(), ..*it });
             lost(Mode::from_raw_mode(mode), 7, by, || rights).bits()
         };
-        for by in [changer(0, 0), changer(1000, 1000), changer(1000, 7)] {
+        for by in [caller(0, 0), caller(1000, 1000), caller(1000, 7)] {
             assert_eq!(lost(0o100_777, by, None), 0, "nothing was lent");
         }
-        assert_eq!(lost(0o106_777, changer(0, 0), Some(&all)), 0, "root");
-        assert_eq!(lost(0o106_777, changer(0, 0), None), 0, "root that cannot be seen");
-        assert_eq!(lost(0o106_777, changer(0, 0), Some(&member)), 0o6000, "root without the capability");
-        assert_eq!(lost(0o106_777, changer(1000, 7), Some(&all)), 0o6000, "capable in a namespace");
-        assert_eq!(lost(0o106_767, changer(1000, 1000), Some(&member)), 0o4000, "a member");
-        assert_eq!(lost(0o102_767, changer(1000, 7), None), 0, "a member that cannot be seen");
-        assert_eq!(lost(0o102_767, changer(1000, 1000), None), 0o2000, "nobody knows");
-        assert_eq!(lost(0o102_777, changer(1000, 7), Some(&member)), 0o2000, "a group that runs it");
+        assert_eq!(lost(0o106_777, caller(0, 0), Some(&all)), 0, "root");
+        assert_eq!(lost(0o106_777, caller(0, 0), None), 0, "root that cannot be seen");
+        assert_eq!(lost(0o106_777, caller(0, 0), Some(&member)), 0o6000, "root without the capability");
+        assert_eq!(lost(0o106_777, caller(1000, 7), Some(&all)), 0o6000, "capable in a namespace");
+        assert_eq!(lost(0o106_767, caller(1000, 1000), Some(&member)), 0o4000, "a member");
+        assert_eq!(lost(0o102_767, caller(1000, 7), None), 0, "a member that cannot be seen");
+        assert_eq!(lost(0o102_767, caller(1000, 1000), None), 0o2000, "nobody knows");
+        assert_eq!(lost(0o102_777, caller(1000, 7), Some(&member)), 0o2000, "a group that runs it");
     }
 
     #[test]
