@@ -19,6 +19,7 @@ const COMPRESSORS: &[&str] =
 
 /// Measures the store on the user's own data.
 #[derive(Debug, Subcommand)]
+#[command(after_help = "Example: ramfold bench pages core.1234")]
 pub enum Command {
     Pages(Options),
 }

@@ -41,8 +41,8 @@ const COLUMNS: &[(Attribute, &[&str])] = &[
 /// memlimit (written also: DIRECTORY SIZE, or DIRECTORY none), shrinker_enabled. Written: compact. Of a server of
 /// several disks (disk --config) is read: disks (name, bytes, URI). Written: hot_add, with the options of ramfold
 /// disk as words (size=1G unix=PATH persist), which tells the new disk's name; hot_remove, with the name of a disk
-/// that has no clients. Exit status: 0, 2 for wrong usage, a value that the attribute cannot have among it, 125 if
-/// it could not be done.
+/// that has no clients. Exit status: 0, 2 for wrong usage or a value that cannot be read, 125 if the server refuses
+/// it or could not do it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: ramfold ctl disk0 mm_stat
          ramfold ctl disk0 mem_limit 1G

@@ -94,7 +94,7 @@ fn start(words: &[OsString]) -> Result<Child, Failure> {
     Command::new(&words[0])
         .args(&words[1..])
         .spawn()
-        .map_err(|error| not_started(format!("debug: {}: {error}", words[0].display()), &error))
+        .map_err(|error| not_started(&format!("debug: {}: {error}", words[0].display()), &error))
 }
 
 /// A process that is asked to hold its memory.

@@ -29,6 +29,7 @@ use std::process::ExitCode;
 /// Compressed memory for Linux programs, in user space.
 #[derive(Debug, Parser)]
 #[command(name = "ramfold", version, propagate_version = true)]
+#[command(after_help = "Example: ramfold run -m 512M -- make -j4")]
 struct Cli<C: Subcommand> {
     #[command(subcommand)]
     command: C,

@@ -24,10 +24,11 @@ const KIND: &str = "mount";
 /// Shows a directory at another place, and keeps what is read of its files in compressed memory.
 ///
 /// For directories on slow storage: what was read once is read from memory, as long as it fits, compressed, into -m.
-/// The kernel's own file cache works in front of it as ever. Changes go to the source at once, and changes of files
-/// that are made there by others are seen by the next read. As root the mount is for all users, with the source's
-/// permissions; else for who mounts it. SIGTERM, Ctrl-C and `fusermount3 -u MOUNTPOINT` end it, and `ramfold ctl`
-/// reads and changes what it does. Exit status: 0, 2 for wrong usage, 125 if ramfold failed.
+/// The kernel's own file cache works in front of it as ever. Changes go to the source at once. Changes that others make
+/// there are seen within 0.1 s, on a busy machine within a second; with --attr-timeout it may be later. As root the
+/// mount is for all users, with the source's permissions; else for who mounts it. SIGTERM, Ctrl-C and
+/// `fusermount3 -u MOUNTPOINT` end it, and `ramfold ctl` reads and changes what it does. Exit status: 0, 2 for wrong
+/// usage, 125 if ramfold failed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: ramfold mount /net/data ~/data -m 2G --exclude '*.mp4'")]
 pub struct Options {

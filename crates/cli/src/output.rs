@@ -12,7 +12,7 @@ pub fn print(text: &str) {
 /// Writes a file that `option` asked for.
 pub fn write(option: &str, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     std::fs::write(path, bytes).map_err(|error| {
-        Failure::failed(format!("{option} {}: {error} (choose another file)", path.display()))
+        Failure::failed(format!("{option} {}: {error} (give a place that can be written)", path.display()))
     })
 }
 

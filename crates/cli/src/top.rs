@@ -16,7 +16,8 @@ use std::time::Duration;
 /// Shows what the processes of a run have and do, again and again.
 ///
 /// RESIDENT: pages in memory. POOL: memory that the process's compressed pages take; HOLDS: what they were before.
-/// SWAPPED: pages in the swap file, before compression. A process that serves several disks has a line for each, and,
+/// SWAPPED: pages in the swap file, before compression. OTHER: all other anonymous memory of the process, ramfold's own
+/// tables among it. A process that serves several disks has a line for each, and,
 /// where they share a limit, one for what it has beside them. Below a mount are its directories that have a limit: what
 /// they take of the pool, and what they may. P50, P99: microseconds that faults of the last interval
 /// took. Ends with the run, or at Ctrl-C.

@@ -76,7 +76,7 @@ pub enum AttributeError {
     #[error("the backing could not be written")]
     BackingFailed,
     /// pages are compressed in the backing in any case
-    #[error("pages are compressed and encrypted in the backing in any case")]
+    #[error("pages are compressed and encrypted in the backing in any case (leave it at 1)")]
     Compressed,
 }
 

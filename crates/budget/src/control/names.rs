@@ -35,7 +35,7 @@ pub enum NameError {
     #[error("the name {0} is taken (choose another)")]
     InUse(String),
     /// no server has this name
-    #[error("nothing runs under the name {0} (see \"ramfold --help\")")]
+    #[error("nothing runs under the name {0} (start it, or give the path of its control socket)")]
     Nobody(String),
     /// the system refuses it
     #[error("{}: {why}", path.display())]

@@ -29,7 +29,9 @@ impl Corpus {
         let (mut seen, mut unique) = (HashSet::new(), Vec::new());
         let (mut pages, mut same, mut duplicates) = (0, 0, 0);
         for path in files {
-            let failed = |error| Failure::failed(format!("{}: {error}", path.display()));
+            let failed = |error| {
+                Failure::failed(format!("{}: {error} (give a file that can be read)", path.display()))
+            };
             let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(failed)?);
             let mut page = [0; PAGE_SIZE];
             while fill(&mut file, &mut page).map_err(failed)? {

@@ -103,7 +103,7 @@ impl Child {
         unsafe { program.pre_exec(restore) };
         let child = program
             .spawn()
-            .map_err(|error| not_started(format!("{}: {error}", command[0].display()), &error))?;
+            .map_err(|error| not_started(&format!("{}: {error}", command[0].display()), &error))?;
         Ok(Self { pid: child.id().cast_signed(), waited })
     }
 
@@ -178,11 +178,16 @@ fn is_job_control(signal: i32) -> bool {
 }
 
 /// A program could not be started, for this reason.
-pub fn not_started(message: String, error: &io::Error) -> Failure {
+pub fn not_started(message: &str, error: &io::Error) -> Failure {
     match error.kind() {
-        io::ErrorKind::NotFound => Failure::not_found(message),
-        _ if is_shortage(error) => Failure::failed(message),
-        _ => Failure::cannot_execute(message),
+        io::ErrorKind::NotFound => {
+            Failure::not_found(format!("{message} (give a program that is in PATH, or its path)"))
+        }
+        _ if is_shortage(error) => Failure::failed(format!("{message} (have fewer processes or files open)")),
+        io::ErrorKind::PermissionDenied => {
+            Failure::cannot_execute(format!("{message} (give a file that may be executed)"))
+        }
+        _ => Failure::cannot_execute(format!("{message} (give a program of this machine's kind)")),
     }
 }
 
