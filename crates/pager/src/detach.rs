@@ -133,7 +133,9 @@ pub(crate) fn detach_readonly(engine: &Engine, first: usize, count: usize, stagi
 }
 
 /// Puts zeros into the window where a page was taken for resident that the program had discarded by a system call of
-/// its own. To read such a page would cause a fault, which the handler cannot wait for.
+/// its own. To read such a page would cause a fault. The handler cannot wait for itself. Another evictor would wait for
+/// it inside the gate: a closer waits until the evictor leaves, and the handler, which has read the fault, for the
+/// closer.
 pub(crate) fn fill_holes(engine: &Engine, staging: usize, holes: Mask) {
     for bit in bits(holes) {
         let addr = staging + bit * PAGE;
@@ -226,7 +228,7 @@ fn drop_pages(engine: &Engine, addr: usize, count: usize, to: usize) -> Mask {
         let done = sys::discard(addr, count * PAGE).is_ok();
         return if done { all } else { all & !present(engine, addr, count) };
     }
-    let trash = engine.staging.evictors_trash().start;
+    let trash = engine.staging.evictors_trash(engine.uffd.is_reader()).start;
     let (mut dropped, mut at, mut most) = (0, 0, count);
     while at < count {
         let (start, pages) = (addr + at * PAGE, most.min(count - at));

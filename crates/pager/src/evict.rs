@@ -150,10 +150,8 @@ impl Evictor {
             for bit in bits(there & !pages) {
                 group.set(first + bit, State::Evicting);
             }
+            fill_holes(engine, staging, pages & !there);
             pages |= there;
-            if self.alone {
-                fill_holes(engine, staging, pages & !there);
-            }
         } else {
             for run in runs(cold & !staying & really_there(engine, &group, first, count)) {
                 pages |= detach_by_copy(engine, &group, first, run, staging);
@@ -162,6 +160,7 @@ impl Evictor {
         drop(group);
         if refused.unlike {
             pages |= detach_unlike(engine, (first, cold), count, staging);
+            fill_holes(engine, staging, pages & !present(engine, staging, count));
         }
         // The kernel would tell the reader, and wait for it.
         if refused.unlike && !(self.alone && engine.uffd.tells_changes()) {

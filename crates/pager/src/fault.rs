@@ -75,6 +75,7 @@ impl Handler {
         let mut rung = false;
         while !rung {
             let count = await_messages(engine, &mut messages);
+            help_evictor(engine, &messages[..count]);
             let _inside = engine.enter();
             for fault in faults(engine, &mut messages, count) {
                 rung |= fault.addr & !(PAGE - 1) == engine.staging.bell(Bell::Threads);
@@ -90,6 +91,7 @@ impl Handler {
         while !(engine.stopping.load(Ordering::Acquire) && engine.workers.load(Ordering::Acquire) == 0) {
             let count = await_messages(engine, &mut messages);
             let start = now_ns();
+            help_evictor(engine, &messages[..count]);
             let _inside = engine.enter();
             engine.trace.iter().for_each(|trace| trace.came(start));
             for fault in faults(engine, &mut messages, count) {
@@ -320,12 +322,17 @@ fn await_messages(engine: &Engine, messages: &mut [Message]) -> usize {
     engine.inbox.forget_what_is_over();
     match engine.uffd.read(messages) {
         Ok(count) => {
-            engine.inbox.begin(changes(messages[..count].iter()));
+            engine.inbox.begin_outside(changes(messages[..count].iter()));
             count
         }
         Err(Errno::INTR | Errno::AGAIN) => 0,
         Err(errno) => engine.die(&format!("page faults can no longer be read ({errno})")),
     }
+}
+
+/// The gate may be closed by who waits until the evictor, which waits for a page, has left it.
+fn help_evictor(engine: &Engine, messages: &[Message]) {
+    inbox::faults(messages).for_each(|fault| engine.help_evictor(fault));
 }
 
 /// The faults among the messages that came, or else among those that were read early, once the changes are taken up.

@@ -8,8 +8,8 @@
 //! and what is told of it is passed over. A message does not tell whose call it is of. So where contents would be lost
 //! if one were taken for the program's, a call is made of which there can be no more than one ([`crate::detach`]).
 //!
-//! The locks here are taken inside the gate, but for that of the reader which waits outside of it, and reads on:
-//! [`Inbox::hold_still`].
+//! The locks here are taken inside the gate, but for those of the reader, which reads outside of it. They wait for a
+//! gate of their own: [`Inbox::hold_still`].
 //!
 //! Price: two locks that nobody else wants, taken only where something was changed.
 
@@ -36,8 +36,8 @@ pub(crate) struct Inbox {
     begun: AtomicUsize,
     /// Some of it is over.
     over: AtomicBool,
-    /// Closed while a process is copied: the reader, which reads on outside of the pager's gate, takes no lock then
-    /// that the copy would have locked.
+    /// Closed while a process is copied: the reader, which reads outside of the pager's gate, takes no lock then that
+    /// the copy would have locked.
     reading: Gate,
 }
 
@@ -123,8 +123,17 @@ impl Inbox {
         !self.is_empty() && changes(lock(&self.early).iter()).any(concerns)
     }
 
+    /// These were read outside of the pager's gate, and are about to be taken up. Waits while a process is copied.
+    pub(crate) fn begin_outside(&self, changes: impl Iterator<Item = Change>) {
+        let mut changes = changes.peekable();
+        if changes.peek().is_some() {
+            let _inside = self.reading.enter();
+            self.begin(changes);
+        }
+    }
+
     /// These were read, and are about to be taken up.
-    pub(crate) fn begin(&self, changes: impl Iterator<Item = Change>) {
+    fn begin(&self, changes: impl Iterator<Item = Change>) {
         let mut changes = changes.peekable();
         if changes.peek().is_some() {
             let mut underway = lock(&self.underway);
@@ -200,9 +209,11 @@ impl Inbox {
         lock(&self.expected).iter().any(is_of)
     }
 
-    /// For the reader, when it has taken up all that it has read: what was to be told of calls that are over was.
+    /// For the reader, outside of the pager's gate, when it has taken up all that it has read: what was to be told of
+    /// calls that are over was. Waits while a process is copied.
     pub(crate) fn forget_what_is_over(&self) {
         if self.over.load(Ordering::Relaxed) {
+            let _inside = self.reading.enter();
             let mut all = lock(&self.expected);
             all.retain(|expected| !matches!(expected, Expected::Removal { over: true, .. }));
             self.over.store(false, Ordering::Relaxed);

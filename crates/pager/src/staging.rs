@@ -1,7 +1,7 @@
 //! The staging window: where evicted pages lie between the program and the store.
 //!
 //! A page leaves the program into a place of the window at once, and is compressed from there; a fault meanwhile
-//! finds it in its place. Behind the window lie two parts through which contents are dropped, and the bells: pages that
+//! finds it in its place. Behind the window lie the parts through which contents are dropped, and the bells: pages that
 //! are never there, so that whoever touches one causes a fault, which the handler hears.
 //!
 //! Price: the frames of the window while it is in use. Guarantee: they count until they are given back.
@@ -19,8 +19,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) const STAGING_BLOCKS: usize = 32;
 /// Blocks of the window through which contents are dropped.
 const TRASH_BLOCKS: usize = 4;
-/// The window, the trash, the evictor's, and the bells.
-const STAGING_BYTES: usize = (STAGING_BLOCKS + TRASH_BLOCKS + 1) * BLOCK_BYTES + Bell::ALL.len() * PAGE;
+/// The window, the trash, the evictors', and the bells.
+const STAGING_BYTES: usize = (STAGING_BLOCKS + TRASH_BLOCKS + 2) * BLOCK_BYTES + Bell::ALL.len() * PAGE;
 
 /// A page that is rung by touching it. What one caller silences must not be what another waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +143,7 @@ impl Staging {
 
     /// The page that is missing until the handler has heard the bell, or is gone.
     pub(crate) fn bell(&self, bell: Bell) -> usize {
-        self.evictors_trash().end + bell as usize * PAGE
+        self.evictors_trash(true).end + bell as usize * PAGE
     }
 
     /// The part that nobody keeps anything in; whoever uses it has the space locked, and leaves it empty.
@@ -151,9 +151,10 @@ impl Staging {
         self.addr(STAGING_BLOCKS)..self.addr(STAGING_BLOCKS + TRASH_BLOCKS)
     }
 
-    /// The same for the evictor, which does not lock the space.
-    pub(crate) fn evictors_trash(&self) -> std::ops::Range<usize> {
-        self.addr(STAGING_BLOCKS + TRASH_BLOCKS)..self.addr(STAGING_BLOCKS + TRASH_BLOCKS + 1)
+    /// The same for an evictor, which does not lock the space: one for the reader's own, one for the other.
+    pub(crate) fn evictors_trash(&self, is_reader: bool) -> std::ops::Range<usize> {
+        let place = STAGING_BLOCKS + TRASH_BLOCKS + usize::from(is_reader);
+        self.addr(place)..self.addr(place + 1)
     }
 
     /// Whether the window is locked, as nothing of the pager's locks it.

@@ -32,7 +32,9 @@ unsafe extern "C" fn run(body: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Runs `f` with every signal blocked: the threads it starts block them for good.
+/// Runs `f` with every signal blocked: the threads it starts block them for good. But for libc's own two, which
+/// pthread_sigmask leaves open: who changes the user of all threads waits for each of them, and holds a lock meanwhile
+/// that the start of a thread takes (`__nptl_setxid`, `allocate_stack`).
 fn without_signals<T>(f: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: both sets are written before they are read.

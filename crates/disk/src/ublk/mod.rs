@@ -1,10 +1,10 @@
 //! ublk: the disk as a block device of this machine's kernel, /dev/ublkbN, for file systems.
 //!
 //! The kernel's driver (`ublk_drv`) hands each request to a thread here by a command of io_uring that has waited for
-//! it; the command that tells its result waits for the next. The data lies in the thread's own memory. There are as many
-//! queues and threads as processors, eight at most. A thread serves some slots of each queue, so that all of them work
-//! for one processor that asks for much; before Linux 6.16 a queue has one thread. Read in this order: this file (a
-//! device from its beginning to its end), `ring` (how the driver is spoken to), `wire` (its words).
+//! it; the command that tells its result waits for the next. The data lies in the thread's own memory. There are as
+//! many queues and threads as processors, eight at most. A thread serves some slots of each queue, so that all of them
+//! work for one processor that asks for much; before Linux 6.16 a queue has one thread. Read in this order: this file
+//! (a device from its beginning to its end), `ring` (how the driver is spoken to), `wire` (its words).
 //!
 //! Price: two switches a request, and a copy of its data. Guarantee: when [`Device::stop`] returns, no request is under
 //! way and the device is gone. A server that is killed leaves the device without a disk, until a server asks for the
