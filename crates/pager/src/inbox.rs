@@ -358,6 +358,28 @@ mod tests {
     }
 
     #[test]
+    fn the_reader_takes_no_lock_while_a_process_is_copied() {
+        let inbox = Inbox::default();
+        inbox.hold_still();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| inbox.begin_outside(std::iter::once(Change::Removed(4..8))));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!reader.is_finished() && inbox.underway.try_lock().is_ok_and(|it| it.is_empty()));
+            inbox.go_on();
+        });
+        assert!(inbox.takes(&(4..5)));
+        inbox.removing(0..16, || ());
+        inbox.hold_still();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| inbox.forget_what_is_over());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!reader.is_finished() && inbox.expected.try_lock().is_ok_and(|it| it.len() == 1));
+            inbox.go_on();
+        });
+        assert!(!inbox.expects_removal(&(0..16)));
+    }
+
+    #[test]
     fn changes_are_taken_before_faults_and_faults_in_their_order() {
         let inbox = Inbox::default();
         let message = Message::of;
