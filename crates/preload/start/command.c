@@ -18,7 +18,6 @@
 #include <unistd.h>
 #include <wordexp.h>
 
-extern const char *ramfold_kept[];
 extern char **environ;
 
 /* LD_PRELOAD and the settings. */
@@ -28,7 +27,7 @@ enum { CHANGED = 2 };
 static struct {
     char **vector, **before;
     struct {
-        char *ours, *theirs; /* a variable of the program's that ours took the place of */
+        char *ours, *theirs; /* the program's variable that ours took the place of; none if it was added */
     } changed[CHANGED];
     size_t size;
 } copy;
@@ -63,20 +62,15 @@ static int has_room(size_t size) {
     return 1;
 }
 
-/* What the program had in the place of a variable of the copy. */
+/* What the program had in the place of a variable of the copy; NULL if nothing. */
 static char *as_it_was(char *variable) {
     for (int i = 0; i < CHANGED; i++)
         if (variable == copy.changed[i].ours) return copy.changed[i].theirs;
     return variable;
 }
 
-static int is_kept(const char *variable) {
-    for (const char **kept = ramfold_kept; *kept; kept++)
-        if (variable == *kept) return 1;
-    return 0;
-}
-
-/* Puts ENVP, which lies on the stack, where `environ` lies. False if it is there already, or there is no room. */
+/* Puts ENVP where `environ` lies. False if it is there already, or there is no room. ENVP and what is new in it lie on the
+ * stack, and are copied. */
 static int put(void *unused, char **envp) {
     (void)unused;
     char *none[] = {NULL}, **before = environ ? environ : none;
@@ -84,17 +78,18 @@ static int put(void *unused, char **envp) {
     size_t old = 0, count = 0, text = 0;
     while (before[old]) old++;
     for (; envp[count]; count++)
-        if (count < old && envp[count] != before[count]) text += strlen(envp[count]) + 1;
+        if (count >= old || envp[count] != before[count]) text += strlen(envp[count]) + 1;
     if (!has_room((count + 1) * sizeof *envp + text)) return 0;
     memcpy(copy.vector, envp, (count + 1) * sizeof *envp);
     memset(copy.changed, 0, sizeof copy.changed);
     char *room = (char *)(copy.vector + count + 1);
-    for (size_t i = 0, n = 0; i < old && n < CHANGED; i++) {
-        if (envp[i] == before[i]) continue;
+    for (size_t i = 0, n = 0; i < count && n < CHANGED; i++) {
+        char *theirs = i < old ? before[i] : NULL;
+        if (envp[i] == theirs) continue;
         copy.vector[i] = strcpy(room, envp[i]);
         room += strlen(room) + 1;
         copy.changed[n].ours = copy.vector[i];
-        copy.changed[n++].theirs = before[i];
+        copy.changed[n++].theirs = theirs;
     }
     copy.before = environ;
     __atomic_store_n(&environ, copy.vector, __ATOMIC_RELEASE);
@@ -104,8 +99,10 @@ static int put(void *unused, char **envp) {
 /* Takes out of the copy what was added; what it was made of takes its place again, if nobody has changed anything. */
 static void take_out(void) {
     char **to = copy.vector;
-    for (char **from = copy.vector; *from; from++)
-        if (!is_kept(*from)) *to++ = as_it_was(*from);
+    for (char **from = copy.vector; *from; from++) {
+        char *theirs = as_it_was(*from);
+        if (theirs) *to++ = theirs;
+    }
     *to = NULL;
     size_t count = (size_t)(to - copy.vector);
     for (size_t i = 0; i < count; i++)

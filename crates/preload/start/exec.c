@@ -98,10 +98,13 @@ int ramfold_with_environment(char *const *given, int (*launch)(void *call, char 
     if (*ramfold_kept && (is_limited || ramfold_former())) {
         char **old = find(merged, *ramfold_kept), *settings = (char *)*ramfold_kept;
         if (is_limited) write_settings(settings = alloca(strlen(*ramfold_kept) + 80), limit);
-        if (old) *old = settings;
-        else merged[count + added++] = settings;
-        merged[count + added] = NULL;
-        changed = 1;
+        /* Two calls at a time in command.c: the second finds what the first has put there. */
+        if (!old || strcmp(*old, settings) != 0) {
+            if (old) *old = settings;
+            else merged[count + added++] = settings;
+            merged[count + added] = NULL;
+            changed = 1;
+        }
     }
     for (const char **kept = ramfold_kept; *kept; kept++) {
         char **old = find(merged, *kept);

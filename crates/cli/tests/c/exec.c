@@ -1,28 +1,38 @@
 /* Children stay under the limit whatever environment they are given: each way to start one, with an environment that
-   lacks the variables. The child prints nothing and says by its status whether they were there.
+   lacks the variables. The child prints nothing and says by its status whether they were there, and the limit of address
+   space if there is one.
    Started with an argument, the program is such a child. */
 #define _GNU_SOURCE
 #include "expect.h"
 #include <fcntl.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <wordexp.h>
 
+extern char **environ;
 static const char *self;
 static char *const bare[] = {"ONLY=this", NULL};
 static char *const other[] = {"LD_PRELOAD=/nonexistent/other.so", "ONLY=this", NULL};
 
-enum { GOOD = 0, NO_SETTINGS = 11, NO_PRELOAD = 12, NO_OWN = 13 };
+enum { GOOD = 0, NO_SETTINGS = 11, NO_PRELOAD = 12, NO_OWN = 13, NO_LIMIT = 14 };
+
+static const struct rlimit space = {64ul << 30, 64ul << 30};
 
 static int child(int argc, char **argv) {
     const char *preload = getenv("LD_PRELOAD");
     if (!getenv("RAMFOLD_RUN")) return NO_SETTINGS;
     if (!preload || !*preload) return NO_PRELOAD;
     if (!getenv("ONLY") || strcmp(getenv("ONLY"), "this") != 0) return NO_OWN;
+    if (argc > 2 && strcmp(argv[2], "limited") == 0) {
+        struct rlimit limit;
+        return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur == space.rlim_cur ? GOOD : NO_LIMIT;
+    }
     if (argc > 2 && strcmp(argv[2], "two") != 0) return NO_OWN;
     return GOOD;
 }
@@ -46,11 +56,10 @@ static int status_of(pid_t pid) {
     } while (0)
 
 /* libc starts a shell, with the environment as it is; which stays as the program made it. */
-static void by_a_shell(void) {
-    extern char **environ;
+static void by_a_shell(const char *argument) {
     static char *array[] = {"ONLY=this", "LD_PRELOAD=/nonexistent/other.so", NULL};
     char command[5000];
-    snprintf(command, sizeof command, "ONLY=this '%s' child 2>/dev/null", self);
+    snprintf(command, sizeof command, "ONLY=this '%s' child %s 2>/dev/null", self, argument);
     for (int i = 0; i < 3; i++) {
         if (i == 1) environ = NULL;
         if (i == 2) environ = array;
@@ -67,6 +76,46 @@ static void by_a_shell(void) {
         CHECK(environ == given);
     }
     CHECK(strcmp(array[1], "LD_PRELOAD=/nonexistent/other.so") == 0 && !array[2] && !getenv("RAMFOLD_RUN"));
+}
+
+/* What lay on the stack is there no more. */
+static void overwrite_stack(void) {
+    volatile char stack[64 << 10];
+    for (size_t i = 0; i < sizeof stack; i++) stack[i] = 'x';
+}
+
+static void *by_two_at_a_time(void *barrier) {
+    for (int i = 0; i < 8; i++) {
+        pthread_barrier_wait(barrier);
+        CHECK(system("sleep 0.02; test -n \"$RAMFOLD_RUN\" && test -n \"$LD_PRELOAD\"") == 0);
+    }
+    return NULL;
+}
+
+/* The same with a limit of address space, which goes on to children with the settings. */
+static void by_a_limited_shell(void) {
+    CHECK(setrlimit(RLIMIT_AS, &space) == 0);
+    by_a_shell("limited");
+    for (int i = 0; i < 8; i++) {
+        clearenv();
+        char **given = environ;
+        CHECK(system("test -n \"$RAMFOLD_RUN\" && test -n \"$LD_PRELOAD\"") == 0);
+        overwrite_stack();
+        CHECK(environ == given && !getenv("RAMFOLD_RUN") && !getenv("LD_PRELOAD"));
+        CHECK(setenv("ONLY", "this", 1) == 0);
+        given = environ;
+        FILE *stream = popen("test -n \"$RAMFOLD_RUN\" && test \"$ONLY\" = this", "r");
+        CHECK(stream && pclose(stream) == 0);
+        overwrite_stack();
+        CHECK(environ == given && strcmp(environ[0], "ONLY=this") == 0 && !environ[1]);
+    }
+    char **given = environ;
+    pthread_barrier_t barrier;
+    pthread_t threads[2];
+    CHECK(pthread_barrier_init(&barrier, NULL, 2) == 0);
+    for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, by_two_at_a_time, &barrier) == 0);
+    for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK(environ == given && !getenv("RAMFOLD_RUN"));
 }
 
 /* An environment that the kernel cannot read is refused, as without ramfold. */
@@ -123,12 +172,13 @@ int main(int argc, char **argv) {
 
     IN_CHILD(syscall(SYS_execve, self, args, bare));
     IN_CHILD(syscall(SYS_execveat, AT_FDCWD, self, args, bare, 0));
-    by_a_shell();
+    by_a_shell("two");
 
     unreadable(args);
 
     errno = 0;
     CHECK(execve("/nonexistent", args, bare) == -1 && errno == ENOENT);
     CHECK(posix_spawn(&pid, "/nonexistent", NULL, NULL, args, bare) == ENOENT);
+    by_a_limited_shell();
     return DONE;
 }
