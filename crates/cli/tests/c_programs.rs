@@ -51,6 +51,7 @@ properties!(
     low_addresses,
     mappings,
     mdwe,
+    memlock,
     mlock,
     mmap_rules,
     namespaces,

@@ -4,6 +4,7 @@
 //! is the kernel's, and so is the advice on it: it goes there as the program gave it.
 
 use crate::face::MapError;
+use crate::lock::lock_again;
 use crate::pager::Pager;
 use crate::pages::State;
 use crate::space::{Area, Kind, Space};
@@ -137,7 +138,7 @@ impl Pager {
         }
         let dropped = self.drop_pages(part, area.prot.0 != 0);
         if area.locked {
-            sys::lock_on_fault(part.start, part.len())?;
+            lock_again(space, part);
         }
         dropped
     }

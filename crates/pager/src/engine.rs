@@ -52,6 +52,8 @@ pub(crate) struct Engine {
     pub(crate) staging: Staging,
     pub(crate) keeper: Event,
     pub(crate) space: Arc<Mutex<Space>>,
+    /// That of the space.
+    pub(crate) unlocked: Arc<AtomicBool>,
     /// The range stays reserved while a thread may touch it.
     _reserved: Arc<Reservation>,
     /// UFFDIO_MOVE is used; else write-protect and copy.
@@ -123,6 +125,7 @@ impl Engine {
         staging.register(&uffd)?;
         let memory = Kept::new(open_memory(&member.usage.proc)?, host)?;
         let pagemap = Kept::new(member.usage.proc.open("self/pagemap")?, host)?;
+        let unlocked = Arc::clone(&parts.space.lock().unwrap_or_else(PoisonError::into_inner).unlocked);
         let tick = (member.segment().limit() / PAGE as u64 / 16).max(1);
         Ok(Self {
             host,
@@ -138,6 +141,7 @@ impl Engine {
             staging,
             keeper: Event::default(),
             space: parts.space,
+            unlocked,
             _reserved: parts.reserved,
             moves,
             memory,

@@ -131,13 +131,15 @@ impl Evictor {
     fn detach_stretch(&mut self, engine: &Engine, blocks: Range<usize>, place: usize) -> usize {
         let (first, count) = (blocks.start * BLOCK_PAGES, blocks.len() * BLOCK_PAGES);
         let staging = engine.staging.addr(place);
-        // A move refuses it by itself.
-        let staying = if engine.moves { 0 } else { engine.staying(first, count) };
+        // A move refuses by itself what is locked.
+        let may_go = engine.moves && !engine.unlocked.load(Ordering::Relaxed);
+        let staying = if may_go { 0 } else { engine.staying(first, count) };
         let group = engine.lock_group(first);
         for (at, block) in blocks.clone().enumerate() {
             engine.staging.hold(place + at, Some(block));
         }
         let (cold, absent) = choose(engine, &group, first, count);
+        let cold = cold & !staying;
         let mut pages = 0;
         let mut refused = Refused::default();
         // A move goes over pages that are not there; a copy would bring them in.
@@ -153,7 +155,7 @@ impl Evictor {
             fill_holes(engine, staging, pages & !there);
             pages |= there;
         } else {
-            for run in runs(cold & !staying & really_there(engine, &group, first, count)) {
+            for run in runs(cold & really_there(engine, &group, first, count)) {
                 pages |= detach_by_copy(engine, &group, first, run, staging);
             }
         }

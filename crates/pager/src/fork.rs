@@ -92,9 +92,9 @@ impl Pager {
         self.gate.reset();
         self.phase.release();
         self.exempt();
-        // Locks on memory are not inherited.
+        // Locks on memory are not inherited. What is kept is locked when the rest was given up, which could not be
+        // dropped else.
         self.space().unlock_all();
-        self.lock_kept(&self.space()).map_err(SetupError::Inherit)?;
         match self.engine.get() {
             Some(engine) => {
                 let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -102,6 +102,7 @@ impl Pager {
             }
             None => {
                 self.give_up_in_child().map_err(SetupError::Inherit)?;
+                self.lock_kept(&self.space());
                 self.look_at_size(&self.space());
                 Ok(())
             }
@@ -119,6 +120,7 @@ impl Pager {
             engine.member.segment().adopt(slot);
             engine.become_child(slot)?;
             self.give_up_in_child().map_err(SetupError::Inherit)?;
+            self.lock_kept(&self.space());
             // Before the first fault is entered: what is inherited is not to be counted with it.
             engine.refresh_usage();
         }

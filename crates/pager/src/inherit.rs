@@ -39,6 +39,7 @@ impl Pager {
                 }
                 Area { kind: Kind::Anonymous, on_fork: OnFork { wipe: true, .. }, .. } => {
                     self.drop_pages(&part, false)?;
+                    space.set(part, Area { kept: false, ..area });
                 }
                 _ => {}
             }

@@ -6,6 +6,10 @@
 //! to see it: it may drop it, unlock it, move it, all at once or in part, as any other memory. Dropped or unmapped it
 //! is kept no longer.
 //!
+//! A lock that was had once may be refused later (after a fork, a move, munlockall): the process has given up
+//! CAP_IPC_LOCK since, or RLIMIT_MEMLOCK is smaller. It is too late then to refuse anything, so such memory stays by
+//! the books ([`Space::unlocked`]): evictors look there before they take a page.
+//!
 //! Price: the pages. Guarantee: what stays is never evicted, nor made to wait for the pager in any other way.
 
 use crate::engine::Engine;
@@ -16,6 +20,7 @@ use crate::pager::Pager;
 use crate::space::{Area, Kind, Space};
 use crate::sys::{self, PAGE};
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 impl Pager {
     /// mlock: brings the pages back and never evicts them until [`Pager::unlock`].
@@ -84,40 +89,47 @@ impl Pager {
     /// munlockall: `call` makes it, as the program did. Nothing is evicted before what is kept is locked again.
     ///
     /// # Errors
-    /// What `call` or the kernel answers.
+    /// What `call` answers.
     pub fn unlock_all(&self, call: Call<'_>) -> Result<(), MapError> {
         let _closed = self.gate.close_scoped();
         let mut space = self.space();
         call().map_err(MapError::Kernel)?;
         space.unlock_all();
-        self.lock_kept(&space)
+        self.lock_kept(&space);
+        Ok(())
     }
 
-    /// Keeps a range, as far as it is managed and anonymous.
+    /// Keeps a range, as far as it is managed and anonymous. What cannot be locked is not kept: a page of it may be on
+    /// its way out.
     ///
     /// # Errors
     /// [`MapError::NoMemory`] if part of the range is not mapped; else what the kernel answers.
     pub fn keep(&self, addr: usize, len: usize) -> Result<(), MapError> {
         let range = self.checked(addr, len)?;
+        let mut done = Ok(());
         let kept = |area: Area| Area { kept: area.kind == Kind::Anonymous, ..area };
-        for (part, area) in self.change(&range, kept)? {
-            if area.kind == Kind::Anonymous {
-                sys::lock(part.start, part.len(), true)?;
+        for (part, before) in self.change(&range, kept)? {
+            if before.kind == Kind::Anonymous
+                && let Err(errno) = sys::lock(part.start, part.len(), true)
+            {
+                // Unmapped meanwhile: it is kept no longer.
+                let _ = self.change(&part, |area| Area { kept: before.kept && area.kept, ..area });
+                done = Err(errno.into());
             }
         }
-        Ok(())
+        done
     }
 
-    /// Locks in the kernel what is kept: in a forked child, which inherits no locks, for one. It is all there.
-    pub(crate) fn lock_kept(&self, space: &Space) -> Result<(), MapError> {
+    /// Locks in the kernel what is kept: in a forked child, which inherits no locks, for one. It is all there, and
+    /// nobody evicts.
+    pub(crate) fn lock_kept(&self, space: &Space) {
         for (part, _) in space.areas_in(&self.range()).iter().filter(|(_, area)| area.kept) {
-            sys::lock_on_fault(part.start, part.len())?;
+            lock_again(space, part);
         }
-        Ok(())
     }
 
     /// What of a range is kept is so no longer; returns it, as offsets, for [`Pager::keep_again`]. Where the program
-    /// has it locked it stays locked.
+    /// has it locked it stays locked. The gate is closed.
     pub(crate) fn unkeep(
         &self,
         space: &mut Space,
@@ -125,8 +137,11 @@ impl Pager {
     ) -> Result<Vec<Range<usize>>, MapError> {
         let mut kept = Vec::new();
         for (part, area) in space.areas_in(range).into_iter().filter(|(_, area)| area.kept) {
-            if !area.locked {
-                sys::lock(part.start, part.len(), false)?;
+            if !area.locked
+                && let Err(errno) = sys::lock(part.start, part.len(), false)
+            {
+                self.keep_again(space, range, kept);
+                return Err(errno.into());
             }
             kept.push(part.start - range.start..part.end - range.start);
             space.set(part, Area { kept: false, ..area });
@@ -135,23 +150,17 @@ impl Pager {
     }
 
     /// Keeps it at a new place, as far as that goes. Nothing has been evicted meanwhile: the gate is closed.
-    pub(crate) fn keep_again(
-        &self,
-        space: &mut Space,
-        place: &Range<usize>,
-        kept: Vec<Range<usize>>,
-    ) -> Result<(), MapError> {
+    pub(crate) fn keep_again(&self, space: &mut Space, place: &Range<usize>, kept: Vec<Range<usize>>) {
         for part in kept {
             let part = place.start + part.start..(place.start + part.end).min(place.end);
             for (part, area) in space.areas_in(&(part.start..part.end.max(part.start))) {
-                sys::lock_on_fault(part.start, part.len())?;
+                lock_again(space, &part);
                 space.set(part, Area { kept: true, ..area });
             }
         }
-        Ok(())
     }
 
-    /// Gives the areas of a range other attributes; those that they have now.
+    /// Gives the areas of a range other attributes; those that they had.
     fn change(
         &self,
         range: &Range<usize>,
@@ -162,15 +171,19 @@ impl Pager {
         if !space.is_mapped(range) {
             return Err(MapError::NoMemory);
         }
-        let changed = |(part, area)| {
-            let area = to(area);
-            (part, area)
-        };
-        let changed: Vec<(Range<usize>, Area)> = space.areas_in(range).into_iter().map(changed).collect();
-        for (part, area) in &changed {
-            space.set(part.clone(), *area);
+        let before = space.areas_in(range);
+        for (part, area) in &before {
+            space.set(part.clone(), to(*area));
         }
-        Ok(changed)
+        Ok(before)
+    }
+}
+
+/// Locks in the kernel what was locked already. Where that is refused it stays by the books. Of what is kept: the gate
+/// is closed, or nobody evicts yet.
+pub(crate) fn lock_again(space: &Space, part: &Range<usize>) {
+    if sys::lock_on_fault(part.start, part.len()).is_err() {
+        space.unlocked.store(true, Ordering::Relaxed);
     }
 }
 

@@ -8,6 +8,7 @@
 use crate::activate;
 use crate::engine::Engine;
 use crate::face::{MapError, Prot};
+use crate::lock::lock_again;
 use crate::pager::Pager;
 use crate::pages::{Pages, State};
 use crate::space::{Area, Kind, Opener, Space};
@@ -159,14 +160,22 @@ impl Pager {
     /// Lets the program use anonymous memory that was inaccessible.
     fn open(&self, space: &mut Space, range: Range<usize>, area: Area) -> Result<(), MapError> {
         give_rights(&range, area)?;
-        self.enter(space, range, area)
+        self.enter(space, range.clone(), area).inspect_err(|_| {
+            // It is free: nobody is to use it.
+            let _ = sys::protect_as(range.start, range.len(), 0, area.key, 0);
+        })
     }
 
-    /// Enters what the program may do with anonymous memory, and locks it if it has to be.
+    /// Enters what the program may do with anonymous memory, and locks it if it has to be. Nothing is refused to what
+    /// stays already, though it could not be locked anew.
     fn enter(&self, space: &mut Space, range: Range<usize>, mut area: Area) -> Result<(), MapError> {
         area.locked |= space.locks_new && area.prot.0 != 0;
-        if area.stays() {
-            sys::lock_on_fault(range.start, range.len())?;
+        let stayed = space.area_at(range.start).is_some_and(|(_, before)| before.stays());
+        if area.stays()
+            && let Err(errno) = sys::lock_on_fault(range.start, range.len())
+            && !stayed
+        {
+            return Err(errno.into());
         }
         space.set(range, area);
         self.look_at_size(space);
@@ -199,7 +208,7 @@ impl Pager {
         let kept = self.unkeep(&mut space, &from)?;
         let moved = self.remap_alone(&mut space, &from, new_len, may_move, fixed, keep_old);
         let place = moved.as_ref().map_or(from, |start| *start..start + new_len);
-        self.keep_again(&mut space, &place, kept)?;
+        self.keep_again(&mut space, &place, kept);
         moved
     }
 
@@ -246,20 +255,23 @@ impl Pager {
         // What is moved to a locked place could not be put there.
         give_rights(&to, area)?;
         space.set(to.clone(), Area { locked: false, ..area });
-        let moved = from.start..from.start + from.len().min(new_len);
+        let part = from.start..from.start + from.len().min(new_len);
         if area.locked {
             sys::lock(from.start, from.len(), false)?;
             space.set(from.clone(), Area { locked: false, ..area });
         }
-        self.move_pages(space, &moved, to.start)?;
+        let moved = self.move_pages(space, &part, to.start);
+        if area.locked {
+            let place = if moved.is_ok() { &to } else { from };
+            lock_again(space, place);
+            space.set(place.clone(), area);
+        }
+        moved?;
+        // The contents have gone: if this is refused, what is left there is mapped, and empty.
         if !keep_old {
-            self.clear(space, from)?;
+            let _ = self.clear(space, from);
         }
         self.look_at_size(space);
-        if area.locked {
-            sys::lock_on_fault(to.start, to.len())?;
-            space.set(to.clone(), area);
-        }
         Ok(to.start)
     }
 

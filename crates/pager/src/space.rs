@@ -9,6 +9,8 @@
 use crate::face::Prot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Whose pages an area holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +68,7 @@ impl Area {
         Self { prot, kind, locked: false, kept: false, untouched, opened_by, on_fork, key: 0, in_dumps: true }
     }
 
-    /// Nothing of it is evicted: it is locked in the kernel.
+    /// Nothing of it is evicted: it is locked in the kernel, but see [`Space::unlocked`].
     pub(crate) fn stays(&self) -> bool {
         self.locked || self.kept
     }
@@ -90,6 +92,8 @@ pub(crate) struct Space {
     pub(crate) attached: BTreeMap<usize, usize>,
     /// mlockall(MCL_FUTURE): what becomes accessible is locked.
     pub(crate) locks_new: bool,
+    /// Some of what stays is not locked in the kernel ([`mod@crate::lock`]).
+    pub(crate) unlocked: Arc<AtomicBool>,
 }
 
 impl Space {
@@ -103,6 +107,7 @@ impl Space {
             writable: 0,
             attached: BTreeMap::new(),
             locks_new: false,
+            unlocked: Arc::default(),
         };
         space.add_free(range);
         space
