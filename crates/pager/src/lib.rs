@@ -4,9 +4,9 @@
 //! memory of a program that was not written for it: the library that `ramfold run` puts into programs hands
 //! their `mmap` and friends to it.
 //!
-//! Read in this order: [`mod@pager`] (the reserved range), `mapping` (what the program does to its address space),
-//! `fault` (a touched page comes back), `evict` (a cold block leaves), `changes` (what is done past the pager),
-//! `pages` (where each page is).
+//! Read in this order: [`mod@pager`] (the reserved range), `mapping` and `moving` (what the program does to its
+//! address space), `fault` (a touched page comes back), `evict` (a cold block leaves), `changes` (what is done past the
+//! pager), `pages` (where each page is).
 
 use ramfold_budget::futex;
 
@@ -35,6 +35,7 @@ mod inherit;
 mod lock;
 mod mapping;
 mod mask;
+mod moving;
 mod mutex;
 pub mod pager;
 mod pages;

@@ -1,25 +1,18 @@
-//! What the program does to its address space: map, unmap, protect, move.
+//! What the program does to its address space: map, unmap, protect.
 //!
 //! Each function does what the system call of its name does, inside the managed range, which is never unmapped:
 //! what the program gives back becomes inaccessible and free. Changes are made in an order that leaves no moment
 //! in which a page could be lost: first the access is taken away, then the contents; the other way round on the
 //! way in.
 
-use crate::activate;
-use crate::engine::Engine;
 use crate::face::{MapError, Prot};
-use crate::lock::lock_again;
 use crate::pager::Pager;
-use crate::pages::{Pages, State};
+use crate::pages::State;
 use crate::space::{Area, Kind, Opener, Space};
 use crate::sys::{self, PAGE};
-use crate::uffd::Change;
 use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Page tables are moved by whole middle entries when both ends agree in these bits.
-const HUGE: usize = 2 << 20;
 
 impl Pager {
     /// Private anonymous memory, zeroed, aligned to `align` (a power of two >= 4096), anywhere in the range.
@@ -158,7 +151,7 @@ impl Pager {
     }
 
     /// Lets the program use anonymous memory that was inaccessible.
-    fn open(&self, space: &mut Space, range: Range<usize>, area: Area) -> Result<(), MapError> {
+    pub(crate) fn open(&self, space: &mut Space, range: Range<usize>, area: Area) -> Result<(), MapError> {
         give_rights(&range, area)?;
         self.enter(space, range.clone(), area).inspect_err(|_| {
             // It is free: nobody is to use it.
@@ -179,174 +172,6 @@ impl Pager {
         }
         space.set(range, area);
         self.look_at_size(space);
-        Ok(())
-    }
-
-    /// mremap without copying. `fixed` is the address of MREMAP_FIXED (inside the range); `keep_old` is
-    /// MREMAP_DONTUNMAP.
-    ///
-    /// # Errors
-    /// As mremap: [`MapError::Kernel`] with EFAULT if the old range is not one mapping, [`MapError::NoMemory`] if it
-    /// may not move and cannot grow.
-    pub fn remap(
-        &self,
-        old: usize,
-        old_len: usize,
-        new_len: usize,
-        may_move: bool,
-        fixed: Option<usize>,
-        keep_old: bool,
-    ) -> Result<usize, MapError> {
-        let from = self.checked(old, old_len)?;
-        let new_len = page_aligned(new_len)?;
-        if let Some(engine) = self.engine() {
-            engine.settle_changes();
-        }
-        // Outlives the lock on the space: a fork must not copy it locked.
-        let _closed = self.gate.close_scoped();
-        let mut space = self.space();
-        let kept = self.unkeep(&mut space, &from)?;
-        let moved = self.remap_alone(&mut space, &from, new_len, may_move, fixed, keep_old);
-        let place = moved.as_ref().map_or(from, |start| *start..start + new_len);
-        self.keep_again(&mut space, &place, kept);
-        moved
-    }
-
-    /// While the gate is closed, and nothing of the old range is kept.
-    fn remap_alone(
-        &self,
-        space: &mut Space,
-        from: &Range<usize>,
-        new_len: usize,
-        may_move: bool,
-        fixed: Option<usize>,
-        keep_old: bool,
-    ) -> Result<usize, MapError> {
-        let Some((_, area)) = space
-            .area_at(from.start)
-            .filter(|(whole, area)| whole.end >= from.end && area.kind == Kind::Anonymous)
-        else {
-            return Err(MapError::Kernel(libc::EFAULT));
-        };
-        if fixed.is_none() && !keep_old {
-            if self.resize(space, area, from, new_len)? {
-                return Ok(from.start);
-            }
-            if !may_move {
-                return Err(MapError::NoMemory);
-            }
-        }
-        let to = match fixed {
-            Some(addr) => {
-                let to = self.checked(addr, new_len)?;
-                if to.start < from.end && from.start < to.end {
-                    return Err(MapError::Invalid);
-                }
-                self.clear(space, &to)?;
-                to
-            }
-            None => {
-                let to = self.find_congruent(space, from.start, new_len)?;
-                // Who touched what was just being unmapped there may have been given zeros.
-                self.drop_pages(&to, false)?;
-                to
-            }
-        };
-        // What is moved to a locked place could not be put there.
-        give_rights(&to, area)?;
-        space.set(to.clone(), Area { locked: false, ..area });
-        let part = from.start..from.start + from.len().min(new_len);
-        if area.locked {
-            sys::lock(from.start, from.len(), false)?;
-            space.set(from.clone(), Area { locked: false, ..area });
-        }
-        let moved = self.move_pages(space, &part, to.start);
-        if area.locked {
-            let place = if moved.is_ok() { &to } else { from };
-            lock_again(space, place);
-            space.set(place.clone(), area);
-        }
-        moved?;
-        // The contents have gone: if this is refused, what is left there is mapped, and empty.
-        if !keep_old {
-            let _ = self.clear(space, from);
-        }
-        self.look_at_size(space);
-        Ok(to.start)
-    }
-
-    /// Makes a mapping shorter or longer where it is. False if it would have to move.
-    fn resize(
-        &self,
-        space: &mut Space,
-        area: Area,
-        from: &Range<usize>,
-        new_len: usize,
-    ) -> Result<bool, MapError> {
-        if new_len <= from.len() {
-            self.clear(space, &(from.start + new_len..from.end))?;
-            return Ok(true);
-        }
-        let growth = from.end..from.start + new_len;
-        let is_free = growth.end <= self.range().end && space.is_free(&growth);
-        if is_free {
-            self.open(space, growth, area)?;
-        }
-        Ok(is_free)
-    }
-
-    /// A free range whose address agrees with `like` below the size of a huge page, so that page tables can be
-    /// moved whole.
-    fn find_congruent(&self, space: &Space, like: usize, len: usize) -> Result<Range<usize>, MapError> {
-        let start = space.find(len + HUGE, HUGE).ok_or(MapError::NoMemory)?;
-        let start = start + like % HUGE;
-        Ok(start..start + len)
-    }
-
-    /// Moves pages, wherever they are, to addresses where nothing is. The gate is closed.
-    ///
-    /// The kernel takes the userfaultfd off a mapping that it moves, and off neighbours that it merges it with: a
-    /// neighbour's evicted page, touched then, would read as zeros. No other mapping of the range is in core dumps,
-    /// so while this one is, it merges with nothing.
-    fn move_pages(&self, space: &Space, from: &Range<usize>, to: usize) -> Result<(), MapError> {
-        if let Some(engine) = self.engine() {
-            sys::include_in_dumps(from.start, from.len())?;
-            // What lies there is empty, and its end is nothing to be told.
-            engine.uffd.unregister(to, from.len())?;
-        }
-        let moved = move_tables(self.engine(), from.start, to, from.len());
-        let Some(engine) = self.engine() else { return moved };
-        if moved.is_ok() {
-            activate::register(engine, space, to..to + from.len())?;
-        }
-        sys::exclude_from_dumps(to, from.len())?;
-        sys::exclude_from_dumps(from.start, from.len())?;
-        moved?;
-        let (first, target) = (engine.pages.number(from.start), engine.pages.number(to));
-        for part in Pages::by_group(first..first + from.len() / PAGE) {
-            if engine.pages.lock(part.start).is_empty(part.start) {
-                continue;
-            }
-            for page in part {
-                let (state, heat) = {
-                    let group = engine.pages.lock(page);
-                    let before = (group.state(page), group.heat(page));
-                    group.set(page, State::None);
-                    before
-                };
-                if state != State::None {
-                    let page = page - first + target;
-                    let group = engine.pages.lock(page);
-                    if state == State::Resident {
-                        engine.set_resident(&group, page);
-                    } else {
-                        group.set(page, state);
-                    }
-                    group.set_heat(page, heat);
-                }
-            }
-        }
-        engine.store().rename_range(engine.pool, 0, first as u64, target as u64, (from.len() / PAGE) as u64);
         Ok(())
     }
 
@@ -430,30 +255,11 @@ impl Pager {
 }
 
 /// Gives memory that was free the rights of an area.
-fn give_rights(range: &Range<usize>, area: Area) -> Result<(), Errno> {
+pub(crate) fn give_rights(range: &Range<usize>, area: Area) -> Result<(), Errno> {
     if area.prot.0 == 0 && area.key == 0 {
         return Ok(());
     }
     sys::protect_as(range.start, range.len(), area.prot.0, 0, area.key)
-}
-
-/// mremap of a range that may consist of several mappings of the kernel's: halves until each part lies in one.
-fn move_tables(engine: Option<&Engine>, from: usize, to: usize, len: usize) -> Result<(), MapError> {
-    let told = engine.filter(|engine| engine.uffd.tells_changes());
-    let change = Change::Moved { from, to, len };
-    told.iter().for_each(|engine| engine.inbox.expect(change.clone()));
-    let moved = sys::move_mapping(from, to, len);
-    if moved.is_err() {
-        told.iter().for_each(|engine| engine.inbox.expect_no_more(&change));
-    }
-    match moved {
-        Err(Errno::FAULT | Errno::INVAL) if len > PAGE => {
-            let half = (len / 2).next_multiple_of(PAGE);
-            move_tables(engine, from, to, half)?;
-            move_tables(engine, from + half, to + half, len - half)
-        }
-        other => Ok(other?),
-    }
 }
 
 pub(crate) fn page_aligned(len: usize) -> Result<usize, MapError> {

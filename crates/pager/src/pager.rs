@@ -39,7 +39,7 @@ pub struct Pager {
     device: Mutex<Option<Kept>>,
     /// The /proc from before the program changed its root.
     proc: OnceLock<Arc<Proc>>,
-    segment: Arc<Segment>,
+    pub(crate) segment: Arc<Segment>,
     /// Writable bytes beyond which management is due.
     threshold: usize,
     /// Writable bytes that the program has got beside the range so far.

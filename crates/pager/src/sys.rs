@@ -240,8 +240,18 @@ fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
     unsafe { rustix::mm::madvise(std::ptr::with_exposed_provenance_mut(addr), len, advice) }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Where a mapping begins that cannot be moved, and none that lies before it in the same call.
+    pub(crate) static REFUSED: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
+}
+
 /// Moves the page tables of a range; the old range stays mapped, empty (5.7).
 pub(crate) fn move_mapping(from: usize, to: usize, len: usize) -> Result<(), Errno> {
+    #[cfg(test)]
+    if let Some(at) = REFUSED.get().filter(|at| (from..from + len).contains(at)) {
+        return Err(if at == from { Errno::NOMEM } else { Errno::FAULT });
+    }
     let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
     // SAFETY: both ranges lie in the range that we own; the program asked for the move.
     unsafe {
