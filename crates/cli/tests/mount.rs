@@ -15,6 +15,8 @@ mod gate;
 mod kernel;
 #[path = "mounted/limits.rs"]
 mod limits;
+#[path = "mounted/made.rs"]
+mod made;
 #[allow(dead_code)] // it is only read here
 #[path = "coherent/mapping.rs"]
 mod mapping;

@@ -152,10 +152,11 @@ impl Tree {
         self.opens_alone.load(Relaxed)
     }
 
-    /// Makes a regular file and opens it, or opens it if it is there and may be. `begin`: as to open it.
+    /// Makes a regular file and opens it. `begin`: as to open it.
     ///
     /// # Errors
-    /// What the source answers.
+    /// What the source answers. ESTALE if there is something of this name that the caller would open: the kernel has
+    /// checked no permission of it. It looks the name up again then, and opens what it finds.
     pub fn create(
         &self,
         parent: u64,
@@ -169,9 +170,13 @@ impl Tree {
         let directory = self.node(parent)?;
         let directory = directory.at()?;
         let carried = if self.opens_alone() { OFlags::ACCMODE } else { CARRIED };
-        let made = flags & (carried | OFlags::EXCL) | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = flags & carried | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(mode & 0o7777);
-        let source = caller.make(mask, || openat(&directory, name, made, mode))?;
+        let source =
+            caller.make(mask, || openat(&directory, name, made, mode)).map_err(|errno| match errno {
+                Errno::EXIST if !flags.contains(OFlags::EXCL) => Errno::STALE,
+                errno => errno,
+            })?;
         let found = self.enter(sys::open_anew(&source, OFlags::PATH)?)?;
         let opened = self.opened(Arc::clone(&found.node), source, flags, begin)?;
         Ok((found, opened))
