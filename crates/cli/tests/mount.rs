@@ -27,6 +27,8 @@ mod opens;
 mod owners;
 #[path = "mounted/programs.rs"]
 mod programs;
+#[path = "mounted/rights.rs"]
+mod rights;
 #[path = "mounted/under_way.rs"]
 mod under_way;
 

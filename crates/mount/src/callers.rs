@@ -8,6 +8,7 @@
 
 use crate::sys;
 use rustix::fs::Mode;
+use rustix::io::Errno;
 use rustix::process::{geteuid, umask};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::cell::Cell;
@@ -26,6 +27,16 @@ pub struct Caller {
 thread_local! {
     /// Whether this thread has a file mode creation mask of its own.
     static HAS_OWN_MASK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has this thread, and those that it begins, obey quotas: what is written through the mount counts as its users'.
+///
+/// # Errors
+/// What the system answers.
+pub(crate) fn obey_quotas() -> Result<(), Errno> {
+    let mut sets = capabilities(None)?;
+    sets.effective -= CapabilitySet::SYS_RESOURCE;
+    set_capabilities(None, sets)
 }
 
 impl Caller {

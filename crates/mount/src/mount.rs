@@ -4,6 +4,7 @@
 //! signal, `fusermount3 -u` or umount(8) brings about; who has files open then is told that the mount has gone.
 
 use crate::cache::Cache;
+use crate::callers::obey_quotas;
 use crate::doubt::{Doubt, be_before};
 use crate::fuse::Served;
 use crate::fuse::notify::Kernel;
@@ -219,7 +220,8 @@ impl Mount {
     /// # Errors
     /// What the system answers to a server's thread.
     pub fn serve(self) -> io::Result<()> {
-        // Threads that are begun from here on have it as well.
+        // Threads that are begun from here on have both as well.
+        obey_quotas()?;
         be_before(ANSWERS);
         let served = self.session.run();
         drop(self.doubt);

@@ -34,6 +34,12 @@ pub fn root() -> bool {
     unsafe { libc::geteuid() == 0 || skip("only root may do what this test does") }
 }
 
+/// Whether this user may have a user namespace with mounts of its own.
+pub fn user_namespace() -> bool {
+    let made = Command::new("unshare").args(["-U", "-r", "-m", "true"]).stderr(Stdio::null()).status();
+    made.is_ok_and(|status| status.success()) || skip("no user namespace is to be had (unshare -U -r -m)")
+}
+
 /// Whether the kernel writes cores as files into the directory of who dies.
 pub fn core_files() -> bool {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();

@@ -10,7 +10,7 @@ const RESOURCES: u64 = 1 << 24;
 /// In a user namespace, whose root has all capabilities whatever this process has.
 #[test]
 fn who_answers_requests_passes_by_no_quota() {
-    if !can_mount() || !need::programs(&["unshare"]) {
+    if !can_mount() || !need::user_namespace() {
         return;
     }
     let place = Place::new();
