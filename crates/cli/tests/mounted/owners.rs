@@ -423,6 +423,23 @@ fn times_to_the_nanosecond() {
     });
 }
 
+#[test]
+fn times_before_1970() {
+    both(|directory| {
+        let file = directory.join("file");
+        fs::write(&file, "x").unwrap();
+        for (tv_sec, tv_nsec) in [(-2, 800_000_000), (-1, 1), (-1, 999_999_999), (-9, 0), (0, 1), (-4000, 5)]
+        {
+            let time = Timespec { tv_sec, tv_nsec };
+            let times = Timestamps { last_access: time, last_modification: time };
+            utimensat(CWD, &file, &times, AtFlags::empty()).unwrap();
+            let now = fs::metadata(&file).unwrap();
+            assert_eq!((now.mtime(), now.mtime_nsec()), (tv_sec, tv_nsec));
+            assert_eq!((now.atime(), now.atime_nsec()), (tv_sec, tv_nsec));
+        }
+    });
+}
+
 /// Sets or clears a lock on ten bytes: whether nobody else has one.
 fn lock(file: &File, command: i32, kind: i32, from: i64) -> bool {
     // SAFETY: all fields are integers.

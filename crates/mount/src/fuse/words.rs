@@ -92,7 +92,7 @@ pub(super) fn device_number(encoded: u32) -> u64 {
     rustix::fs::makedev((encoded >> 8) & 0xfff, (encoded & 0xff) | ((encoded >> 12) & 0xf_ff00))
 }
 
-/// A time to set.
+/// A time to set. Of one before 1970 fuser counts the nanoseconds backwards, though the kernel counts them forwards.
 pub(super) fn when(time: TimeOrNow) -> When {
     match time {
         TimeOrNow::Now => When::Now,
@@ -100,8 +100,7 @@ pub(super) fn when(time: TimeOrNow) -> When {
             Ok(after) => When::At(after.as_secs().cast_signed(), after.subsec_nanos()),
             Err(before) => {
                 let before = before.duration();
-                let (seconds, part) = (before.as_secs().cast_signed(), before.subsec_nanos());
-                if part == 0 { When::At(-seconds, 0) } else { When::At(-seconds - 1, 1_000_000_000 - part) }
+                When::At(before.as_secs().cast_signed().wrapping_neg(), before.subsec_nanos())
             }
         },
     }
@@ -122,9 +121,14 @@ mod tests {
 
     #[test]
     fn a_time_comes_back_before_1970_too() {
-        for (seconds, part) in [(0, 0), (5, 7), (-1, 999_999_999), (-3, 0), (1 << 33, 1)] {
-            let time = TimeOrNow::SpecificTime(system_time(seconds, part));
-            assert_eq!(when(time), When::At(seconds, part));
+        // As fuser makes it of what the kernel sends (its time.rs).
+        let time = |seconds: i64, part| match Duration::new(seconds.unsigned_abs(), part) {
+            before if seconds < 0 => SystemTime::UNIX_EPOCH - before,
+            after => SystemTime::UNIX_EPOCH + after,
+        };
+        let times = [(0, 0), (5, 7), (-1, 999_999_999), (-1, 1), (-2, 800_000_000), (-3, 0), (1 << 33, 1)];
+        for (seconds, part) in times {
+            assert_eq!(when(TimeOrNow::SpecificTime(time(seconds, part))), When::At(seconds, part));
         }
     }
 }
