@@ -230,6 +230,12 @@ fn rights_of_programs_end_when_they_change() {
             shell(directory, &format!("{incapable} '{lines}'"));
             assert_eq!(mode(&file), 0o755, "{lines}");
         }
+        // It has it in a namespace of its own, where it is none of the file's.
+        if need::user_namespace() {
+            set(0o6755);
+            shell(directory, "unshare -U -r sh -euc 'echo more >>file'");
+            assert_eq!(mode(&file), 0o755);
+        }
         // A new owner takes them.
         chown(&file, Some(1234), Some(1234)).unwrap();
         assert_eq!(mode(&file), 0o755);

@@ -46,9 +46,9 @@ impl Served {
         Self { tree, kernel, untold }
     }
 
-    /// A file is about to be changed by who may not keep the rights that it lends.
-    fn end_privileges(&self, request: &Request, number: INodeNo) -> Result<(), Errno> {
-        if self.tree.end_privileges(number.0, caller(request))?
+    /// A file is about to be changed by who may not keep the rights that it lends. `may_not`: the kernel says so.
+    fn end_privileges(&self, request: &Request, number: INodeNo, may_not: bool) -> Result<(), Errno> {
+        if self.tree.end_privileges(number.0, caller(request), may_not)?
             && let Some(kernel) = self.kernel.get()
         {
             // It knows the node, for it asks.
@@ -152,7 +152,7 @@ impl Filesystem for Served {
         let (accessed, modified) = (accessed.map(words::when), modified.map(words::when));
         let change = Change { size, uid, gid, mode, accessed, modified };
         let takes_away = size.is_some() || uid.is_some() || gid.is_some();
-        let ends = if takes_away { self.end_privileges(request, number) } else { Ok(()) };
+        let ends = if takes_away { self.end_privileges(request, number, false) } else { Ok(()) };
         match ends.and_then(|()| self.tree.change(number.0, &change, handle.map(|handle| handle.0))) {
             // The kernel believes it whatever it was told meanwhile.
             Ok((node, told)) => reply.attr(&self.untold(node.kind), &attributes(&node, &told)),
@@ -278,7 +278,7 @@ impl Filesystem for Served {
         let of_mapping = written.contains(WriteFlags::FUSE_WRITE_CACHE);
         let flags = if of_mapping { OFlags::empty() } else { flags(open.0) };
         let takes_away = written.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let ends = if takes_away { self.end_privileges(request, number) } else { Ok(()) };
+        let ends = if takes_away { self.end_privileges(request, number, true) } else { Ok(()) };
         match ends.and_then(|()| self.tree.write(which(number, handle), offset, data, flags)) {
             Ok(written) => reply.written(length(written)),
             Err(errno) => reply.error(error(errno)),
@@ -434,7 +434,7 @@ impl Filesystem for Served {
         reply: ReplyEmpty,
     ) {
         let done = self
-            .end_privileges(request, number)
+            .end_privileges(request, number, false)
             .and_then(|()| self.tree.allocate(which(number, handle), mode.cast_unsigned(), offset, len));
         empty(reply, done);
     }
@@ -475,7 +475,7 @@ impl Filesystem for Served {
         // An answer has 32 bits.
         let len = usize::try_from(len.min(1 << 30)).unwrap_or(1 << 30);
         let copied = self
-            .end_privileges(request, target)
+            .end_privileges(request, target, false)
             .and_then(|()| self.tree.copy((which(source, from), offset), (which(target, to), into), len));
         match copied {
             Ok(copied) => reply.written(length(copied)),

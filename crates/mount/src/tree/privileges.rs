@@ -36,8 +36,8 @@ impl Rights {
     }
 }
 
-/// What of a mode lends rights, as far as this caller may not keep it. `group`: the file's.
-fn lost(mode: Mode, group: u32, by: Caller, rights: impl FnOnce() -> Option<Rights>) -> Mode {
+/// What of a mode lends rights, as far as this caller may not keep it. `group`: the file's; `may_not`: he may keep none.
+fn lost(mode: Mode, group: u32, by: Caller, may_not: bool, rights: impl FnOnce() -> Option<Rights>) -> Mode {
     let lent = mode & (Mode::SUID | Mode::SGID);
     if lent.is_empty() {
         return lent;
@@ -46,7 +46,7 @@ fn lost(mode: Mode, group: u32, by: Caller, rights: impl FnOnce() -> Option<Righ
     // Other users than root may have it only in a namespace of their own, where it is none of the source's.
     let may_keep =
         by.uid == 0 && rights.as_ref().is_none_or(|it| it.capabilities & CapabilitySet::FSETID.bits() != 0);
-    if may_keep {
+    if may_keep && !may_not {
         return Mode::empty();
     }
     let is_member = by.gid == group || rights.is_some_and(|it| it.groups.contains(&group));
@@ -56,18 +56,20 @@ fn lost(mode: Mode, group: u32, by: Caller, rights: impl FnOnce() -> Option<Righ
 }
 
 impl Tree {
-    /// A file is about to be changed. True if it lent rights that it does not lend any more.
+    /// A file is about to be changed. True if it lent rights that it does not lend any more. `may_not`: the kernel has
+    /// seen that the caller may not keep them. Else his capabilities tell, as far as they can be seen; those of a
+    /// namespace look like the system's.
     ///
     /// # Errors
     /// What the source answers.
-    pub fn end_privileges(&self, number: u64, by: Caller) -> Result<bool, Errno> {
+    pub fn end_privileges(&self, number: u64, by: Caller, may_not: bool) -> Result<bool, Errno> {
         let node = self.node(number)?;
         if node.kind == FileType::Directory {
             return Ok(false);
         }
         let told = node.at().and_then(look)?;
         let mode = Mode::from_raw_mode(told.stx_mode.into());
-        let lost = lost(mode, told.stx_gid, by, || Rights::of(by.thread));
+        let lost = lost(mode, told.stx_gid, by, may_not, || Rights::of(by.thread));
         if lost.is_empty() || !may_keep_all() {
             return Ok(false);
         }
@@ -93,7 +95,7 @@ mod tests {
         let caller = |uid, gid| Caller { uid, gid, thread: 1 };
         let lost = |mode: u32, by, rights: Option<&Rights>| {
             let rights = rights.map(|it| Rights { groups: it.groups.clone(), ..*it });
-            lost(Mode::from_raw_mode(mode), 7, by, || rights).bits()
+            lost(Mode::from_raw_mode(mode), 7, by, false, || rights).bits()
         };
         for by in [caller(0, 0), caller(1000, 1000), caller(1000, 7)] {
             assert_eq!(lost(0o100_777, by, None), 0, "nothing was lent");
@@ -106,6 +108,19 @@ mod tests {
         assert_eq!(lost(0o102_767, caller(1000, 7), None), 0, "a member that cannot be seen");
         assert_eq!(lost(0o102_767, caller(1000, 1000), None), 0o2000, "nobody knows");
         assert_eq!(lost(0o102_777, caller(1000, 7), Some(&member)), 0o2000, "a group that runs it");
+    }
+
+    #[test]
+    fn what_the_kernel_has_seen_is_not_asked_again() {
+        let lost = |mode: u32, rights: Option<Rights>| {
+            let root = Caller { uid: 0, gid: 0, thread: 1 };
+            lost(Mode::from_raw_mode(mode), 7, root, true, || rights).bits()
+        };
+        assert_eq!(lost(0o106_777, None), 0o6000, "root that cannot be seen");
+        let all = Rights { capabilities: u64::MAX, groups: vec![7] };
+        assert_eq!(lost(0o106_777, Some(all)), 0o6000, "root of a namespace");
+        let member = Rights { capabilities: u64::MAX, groups: vec![7] };
+        assert_eq!(lost(0o106_767, Some(member)), 0o4000, "a member");
     }
 
     #[test]
