@@ -123,6 +123,44 @@ fn access_control_lists() {
     });
 }
 
+/// As chmod(2) does: who is not in the file's group takes its bit away.
+#[test]
+fn a_list_lends_no_rights_of_a_group() {
+    if !need::programs(&["setfacl"]) {
+        return;
+    }
+    both(|directory| {
+        chmod(directory, 0o755);
+        for (name, made) in [("file", "echo text >file"), ("directory", "mkdir directory")] {
+            shell(directory, made);
+            let path = directory.join(name);
+            chown(&path, Some(1234), Some(88)).unwrap();
+            for (groups, as_root, after) in
+                [("", false, 0o0750), ("88", false, 0o2750), ("", true, 0o2750), ("99,88,77", false, 0o2750)]
+            {
+                chmod(&path, 0o2750);
+                assert_eq!(mode(&path), 0o2750);
+                let lines = format!("setfacl -m u:55:rx {name}");
+                match as_root {
+                    true => drop(shell(directory, &lines)),
+                    false => assert!(can(directory, 1234, groups, &lines), "{name}, {groups}"),
+                }
+                assert_eq!(mode(&path), after, "{name}, {groups:?}, {as_root}: {:o}", mode(&path));
+                assert!(shell(directory, &format!("getfacl -n {name}")).contains("user:55:r-x"));
+            }
+            chmod(&path, 0o2750);
+            let lines = format!("setfacl -m u::rwx,g::rx,o::- {name}; setfacl -b {name}");
+            assert!(can(directory, 1234, "", &lines), "{name}");
+            assert_eq!(mode(&path), 0o750, "a list that says what the mode says");
+            chmod(&path, 0o2750);
+            if name == "directory" {
+                assert!(can(directory, 1234, "", "setfacl -d -m u:55:rx directory"));
+                assert_eq!(mode(&path), 0o2750, "a list for what is made there is none of its own");
+            }
+        }
+    });
+}
+
 #[test]
 fn files_belong_to_who_makes_them() {
     both(|directory| {

@@ -48,9 +48,12 @@ impl Served {
 
     /// A file is about to be changed by who may not keep the rights that it lends. `may_not`: the kernel says so.
     fn end_privileges(&self, request: &Request, number: INodeNo, may_not: bool) -> Result<(), Errno> {
-        if self.tree.end_privileges(number.0, caller(request), may_not)?
-            && let Some(kernel) = self.kernel.get()
-        {
+        self.ended(number, self.tree.end_privileges(number.0, caller(request), may_not))
+    }
+
+    /// What is known of a file is forgotten, if it has lost rights.
+    fn ended(&self, number: INodeNo, has_lost: Result<bool, Errno>) -> Result<(), Errno> {
+        if has_lost? && let Some(kernel) = self.kernel.get() {
             // It knows the node, for it asks.
             let _ = kernel.forget_attributes(number.0);
         }
@@ -373,7 +376,7 @@ impl Filesystem for Served {
 
     fn setxattr(
         &self,
-        _: &Request,
+        request: &Request,
         number: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -381,7 +384,8 @@ impl Filesystem for Served {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        empty(reply, self.tree.set_xattr(number.0, name, value, flags.cast_unsigned()));
+        let set = self.tree.set_xattr(number.0, name, value, flags.cast_unsigned(), caller(request));
+        empty(reply, self.ended(number, set));
     }
 
     fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, most: u32, reply: ReplyXattr) {

@@ -1,6 +1,6 @@
 //! What files are: owner, permissions, times, size, extended attributes.
 
-use super::Tree;
+use super::{Caller, Tree};
 use crate::nodes::{Node, Used};
 use crate::stamp::{Stamp, look};
 use rustix::fs::{
@@ -14,6 +14,8 @@ use std::sync::{Arc, PoisonError};
 
 /// The longest value of an extended attribute, and list of names, that the kernel takes.
 const MOST_XATTR: usize = 64 << 10;
+/// Who may what with a file (ACL).
+const ACCESS_LIST: &str = "system.posix_acl_access";
 
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,12 +167,21 @@ impl Tree {
         all(|out| listxattr(at.way(), out))
     }
 
-    /// Sets an extended attribute; `flags` as for setxattr(2).
+    /// Sets an extended attribute; `flags` as for setxattr(2). True if the file lent rights that it does not lend any
+    /// more.
     ///
     /// # Errors
     /// What the source answers.
-    pub fn set_xattr(&self, number: u64, name: &OsStr, value: &[u8], flags: u32) -> Result<(), Errno> {
-        setxattr(self.node(number)?.at()?.way(), name, value, XattrFlags::from_bits_retain(flags))
+    pub fn set_xattr(
+        &self,
+        number: u64,
+        name: &OsStr,
+        value: &[u8],
+        flags: u32,
+        by: Caller,
+    ) -> Result<bool, Errno> {
+        setxattr(self.node(number)?.at()?.way(), name, value, XattrFlags::from_bits_retain(flags))?;
+        if name == ACCESS_LIST { self.end_group(number, by) } else { Ok(false) }
     }
 
     /// Removes an extended attribute.

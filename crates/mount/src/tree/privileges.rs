@@ -6,11 +6,15 @@
 //! here, before the change, where the caller may not keep them: by the rules of `setattr_should_drop_suidgid`
 //! (fs/attr.c).
 //!
+//! A list of who may what (ACL) is set by the same rule as chmod(2): a file's owner who is not in its group takes the
+//! group's bit away, which a server that is root would leave. It goes after the list was set.
+//!
 //! Price: a look at the file for each write of who may not keep them, and at the caller where there are any. Guarantee:
 //! when the change is made the bits are gone. The kernel of the mount has to be told to forget the mode it knows before
 //! the caller is answered, since it runs programs by that.
 
 use super::{Caller, Tree};
+use crate::nodes::Node;
 use crate::stamp::look;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat};
 use rustix::io::Errno;
@@ -34,24 +38,32 @@ impl Rights {
         let groups = field("Groups:").split_whitespace().filter_map(|group| group.parse().ok()).collect();
         Self { capabilities, groups }
     }
+
+    /// Whether a caller of whom this can be seen may keep what lends rights. Other users than root may have the
+    /// capability only in a namespace of their own, where it is none of the source's.
+    fn may_keep(rights: Option<&Self>, by: Caller) -> bool {
+        by.uid == 0 && rights.is_none_or(|it| it.capabilities & CapabilitySet::FSETID.bits() != 0)
+    }
+
+    /// Whether he is in this group.
+    fn is_member(rights: Option<&Self>, by: Caller, group: u32) -> bool {
+        by.gid == group || rights.is_some_and(|it| it.groups.contains(&group))
+    }
 }
 
-/// What of a mode lends rights, as far as this caller may not keep it. `group`: the file's; `may_not`: he may keep none.
+/// What of a mode lends rights, as far as this caller may not keep it. `group`: the file's. `may_not`: he may keep
+/// none.
 fn lost(mode: Mode, group: u32, by: Caller, may_not: bool, rights: impl FnOnce() -> Option<Rights>) -> Mode {
     let lent = mode & (Mode::SUID | Mode::SGID);
     if lent.is_empty() {
         return lent;
     }
     let rights = rights();
-    // Other users than root may have it only in a namespace of their own, where it is none of the source's.
-    let may_keep =
-        by.uid == 0 && rights.as_ref().is_none_or(|it| it.capabilities & CapabilitySet::FSETID.bits() != 0);
-    if may_keep && !may_not {
+    if Rights::may_keep(rights.as_ref(), by) && !may_not {
         return Mode::empty();
     }
-    let is_member = by.gid == group || rights.is_some_and(|it| it.groups.contains(&group));
     // Without the right to run it that bit lends nothing: it was mandatory locking once.
-    let keeps_group = !mode.contains(Mode::XGRP) && is_member;
+    let keeps_group = !mode.contains(Mode::XGRP) && Rights::is_member(rights.as_ref(), by, group);
     if keeps_group { lent - Mode::SGID } else { lent }
 }
 
@@ -67,16 +79,36 @@ impl Tree {
         if node.kind == FileType::Directory {
             return Ok(false);
         }
-        let told = node.at().and_then(look)?;
-        let mode = Mode::from_raw_mode(told.stx_mode.into());
-        let lost = lost(mode, told.stx_gid, by, may_not, || Rights::of(by.thread));
-        if lost.is_empty() || !may_keep_all() {
-            return Ok(false);
-        }
-        let mode = Mode::from_raw_mode((mode - lost).bits() & 0o7777);
-        chmodat(CWD, node.at()?.way(), mode, AtFlags::empty())?;
-        Ok(true)
+        take_away(&node, |mode, group| lost(mode, group, by, may_not, || Rights::of(by.thread)))
     }
+
+    /// A list of who may what was set on a file or directory. True if it lent its group's rights, and does so no more.
+    pub(super) fn end_group(&self, number: u64, by: Caller) -> Result<bool, Errno> {
+        take_away(&*self.node(number)?, |mode, group| {
+            let lent = mode & Mode::SGID;
+            let rights = || Rights::of(by.thread);
+            if !lent.is_empty() && keeps_group(group, by, rights) { Mode::empty() } else { lent }
+        })
+    }
+}
+
+/// Takes those of its bits away from a file's mode that `lost` gives for the mode and the group. True if there are any.
+fn take_away(node: &Node, lost: impl FnOnce(Mode, u32) -> Mode) -> Result<bool, Errno> {
+    let told = node.at().and_then(look)?;
+    let mode = Mode::from_raw_mode(told.stx_mode.into());
+    let lost = lost(mode, told.stx_gid);
+    if lost.is_empty() || !may_keep_all() {
+        return Ok(false);
+    }
+    let mode = Mode::from_raw_mode((mode - lost).bits() & 0o7777);
+    chmodat(CWD, node.at()?.way(), mode, AtFlags::empty())?;
+    Ok(true)
+}
+
+/// Whether a group's bit stays where this caller says who may what (in_group_or_capable, fs/attr.c).
+fn keeps_group(group: u32, by: Caller, rights: impl FnOnce() -> Option<Rights>) -> bool {
+    let rights = rights();
+    Rights::may_keep(rights.as_ref(), by) || Rights::is_member(rights.as_ref(), by, group)
 }
 
 /// Whether the source leaves the bits to this server. If not it takes them away itself.
@@ -121,6 +153,16 @@ mod tests {
         assert_eq!(lost(0o106_777, Some(all)), 0o6000, "root of a namespace");
         let member = Rights { capabilities: u64::MAX, groups: vec![7] };
         assert_eq!(lost(0o106_767, Some(member)), 0o4000, "a member");
+    }
+
+    #[test]
+    fn a_list_leaves_the_group_to_its_members() {
+        let rights = |capabilities, group| move || Some(Rights { capabilities, groups: vec![group] });
+        let caller = |uid, gid| Caller { uid, gid, thread: 1 };
+        assert!(keeps_group(7, caller(0, 0), rights(u64::MAX, 3)) && keeps_group(7, caller(0, 0), || None));
+        assert!(keeps_group(7, caller(1000, 7), || None) && keeps_group(7, caller(1000, 1000), rights(0, 7)));
+        assert!(!keeps_group(7, caller(1000, 1000), rights(u64::MAX, 3)), "capable in a namespace");
+        assert!(!keeps_group(7, caller(0, 0), rights(0, 3)) && !keeps_group(7, caller(1000, 1000), || None));
     }
 
     #[test]
