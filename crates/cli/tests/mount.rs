@@ -5,6 +5,8 @@
 mod appends;
 #[path = "mounted/behind.rs"]
 mod behind;
+#[path = "mounted/below.rs"]
+mod below;
 #[path = "mounted/calls.rs"]
 mod calls;
 #[path = "mounted/directories.rs"]

@@ -3,7 +3,8 @@
 //! A node is a file of any kind that the kernel has looked up and not forgotten. It holds a descriptor that stands for
 //! the file and opens nothing (O_PATH), so a file stays what it is when it is renamed or deleted, and its inode number
 //! is not given to another. When most descriptors are taken, further nodes hold a handle (name_to_handle_at) in its
-//! place, where the process may open such; it names the file as long as that lives, and no other.
+//! place, where the process may open such; it names the file as long as that lives, and no other. A handle leads to the
+//! source's mount, so what is found by another mount has none.
 //!
 //! The number of a node is the inode number of its file, which programs see, where the file lies on the device of the
 //! source; others have numbers from the upper half. Price: some 200 bytes a node, and a descriptor.
@@ -15,7 +16,7 @@ use crate::shown::Shown;
 use crate::stamp::{Identity, Stamp};
 use crate::sys::{FileHandle, handle_of, open_handle, way};
 use crate::watch::Watched;
-use rustix::fs::{FileType, Mode, OFlags, openat};
+use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags, Statx, fstatvfs, openat};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
@@ -75,6 +76,8 @@ pub struct Node {
     pub(crate) held: OnceLock<Box<Mutex<Option<Stamp>>>>,
     /// Changes by others are told. None: that is not to be had.
     pub(crate) watched: OnceLock<Option<Watched>>,
+    /// What the mount that it was found by withholds.
+    withheld: OnceLock<StatVfsMountFlags>,
     /// What is open of it, where the kernel opens without asking.
     kept: OnceLock<Arc<Slots>>,
     anchor: Anchor,
@@ -108,8 +111,16 @@ impl Node {
 
     fn new(number: u64, identity: Identity, kind: FileType, anchor: Anchor) -> Arc<Self> {
         let (used, held, watched) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        let (kept, pinned) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Self { number, identity, kind, used, held, watched, kept, anchor, pinned })
+        let (withheld, kept, pinned) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Arc::new(Self { number, identity, kind, used, held, watched, withheld, kept, anchor, pinned })
+    }
+
+    /// What the mount that it was first found by withholds: nosuid, nodev, noexec. The source's own mount withholds
+    /// nothing here, since the mount of the source has its flags.
+    pub(crate) fn withheld(&self) -> StatVfsMountFlags {
+        let all = StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV | StatVfsMountFlags::NOEXEC;
+        let told = || self.at().and_then(fstatvfs).map_or(all, |it| it.f_flag & all);
+        *self.withheld.get_or_init(told)
     }
 
     /// A descriptor that stands for it.
@@ -162,8 +173,9 @@ struct Entry {
 #[derive(Debug)]
 pub struct Nodes {
     table: Mutex<HashMap<u64, Entry>>,
-    /// Of the source.
+    /// Of the source: its device, and its mount's number. 0 before Linux 5.8, which does not tell that of any.
     dev: u64,
+    mounted: u64,
     root: Arc<Node>,
     /// The source, opened: handles are of its file system.
     mount: Option<Arc<OwnedFd>>,
@@ -175,19 +187,22 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// The root alone: a directory, by a descriptor that stands for it.
+    /// The root alone: a directory, by a descriptor that stands for it, and what was told of it.
     #[must_use]
-    pub fn new(path: OwnedFd, identity: Identity) -> Self {
+    pub fn new(path: OwnedFd, told: &Statx) -> Self {
+        let identity = Identity::of(told);
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mount = openat(&path, c".", flags, Mode::empty()).ok().map(Arc::new);
         // Whether it may is seen now, not when descriptors run out.
         let mount = mount.filter(|mount| handle_of(&path).and_then(|it| open_handle(mount, &it)).is_ok());
         let root = Node::new(ROOT, identity, FileType::Directory, Anchor::Descriptor(path));
+        let _ = root.withheld.set(StatVfsMountFlags::empty());
         let (descriptors, handles) = (AtomicU64::new(0), AtomicU64::new(0));
         Self {
             table: Mutex::default(),
             dev: identity.dev,
+            mounted: told.stx_mnt_id,
             root,
             mount,
             descriptors,
@@ -250,15 +265,25 @@ impl Nodes {
         None
     }
 
-    /// The node of a file, which is made if it is not there. The kernel is told of it once more.
-    pub fn enter(&self, path: OwnedFd, identity: Identity, kind: FileType) -> Arc<Node> {
-        let anchor = self.anchor(path, identity);
+    /// Whether it was found by the source's own mount.
+    fn is_by_own_mount(&self, told: &Statx) -> bool {
+        told.stx_mnt_id == self.mounted && (self.mounted != 0 || Identity::of(told).dev == self.dev)
+    }
+
+    /// The node of a file of which this was told, which is made if it is not there. The kernel is told of it once more.
+    pub fn enter(&self, path: OwnedFd, told: &Statx) -> Arc<Node> {
+        let (identity, kind) = (Identity::of(told), FileType::from_raw_mode(told.stx_mode.into()));
+        let is_own = self.is_by_own_mount(told);
+        let anchor = if is_own { self.anchor(path, identity) } else { Anchor::Descriptor(path) };
         let mut table = self.table();
         for number in self.numbers(identity) {
             match table.entry(number) {
                 Place::Vacant(place) => {
                     self.count(&anchor, 1);
                     let node = Node::new(number, identity, kind, anchor);
+                    if is_own {
+                        let _ = node.withheld.set(StatVfsMountFlags::empty());
+                    }
                     place.insert(Entry { node: Arc::clone(&node), lookups: 1 });
                     return node;
                 }
@@ -332,14 +357,14 @@ mod tests {
     fn nodes() -> (Nodes, TempDir) {
         let directory = tempfile::tempdir().unwrap();
         let root = path(directory.path());
-        let identity = Identity::of(&look(&root).unwrap());
-        (Nodes::new(root, identity), directory)
+        let told = look(&root).unwrap();
+        (Nodes::new(root, &told), directory)
     }
 
     fn enter(nodes: &Nodes, at: &Path) -> Arc<Node> {
         let path = path(at);
         let told = look(&path).unwrap();
-        nodes.enter(path, Identity::of(&told), FileType::RegularFile)
+        nodes.enter(path, &told)
     }
 
     #[test]
@@ -354,6 +379,7 @@ mod tests {
         assert!(nodes.get(first.number).is_ok());
         nodes.forget(first.number, 1);
         assert_eq!(nodes.get(first.number).unwrap_err(), Errno::STALE);
+        assert!(first.withheld().is_empty(), "the mount of the source has what its own withholds");
         assert!(nodes.table().is_empty() && nodes.descriptors.load(Relaxed) == 0);
         assert_eq!(nodes.get(ROOT).unwrap().kind, FileType::Directory);
     }
@@ -363,6 +389,7 @@ mod tests {
         let (nodes, _directory) = nodes();
         let elsewhere = enter(&nodes, Path::new("/proc/self/status"));
         assert!(elsewhere.number >= UPPER);
+        assert!(elsewhere.withheld.get().is_none(), "its own mount's flags count");
         nodes.forget(elsewhere.number, 1);
         assert!(nodes.table().is_empty());
     }

@@ -50,7 +50,8 @@ pub struct Stamp {
 /// # Errors
 /// What the system answers.
 pub fn look(file: impl AsFd) -> Result<Statx, Errno> {
-    statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
+    statx(file, c"", AtFlags::EMPTY_PATH, wanted)
 }
 
 /// Exact for the years 1678 to 2262; what lies beyond goes round, and tells versions apart as well.

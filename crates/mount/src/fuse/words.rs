@@ -3,8 +3,11 @@
 use crate::nodes::Node;
 use crate::tree::{Caller, When};
 use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyEmpty, ReplyXattr, Request, TimeOrNow};
-use rustix::fs::{Statx, StatxTimestamp};
+use rustix::fs::{FileType as Kind, StatVfsMountFlags, Statx, StatxTimestamp};
 use std::time::{Duration, SystemTime};
+
+/// 0:1, which no driver has. 0:0 says to overlayfs that a file is not there.
+const NO_DEVICE: u32 = 1;
 
 /// Who asks.
 pub(super) fn caller(request: &Request) -> Caller {
@@ -40,8 +43,7 @@ pub(super) fn length(len: usize) -> u32 {
 }
 
 /// What a file is.
-pub(super) fn kind(kind: rustix::fs::FileType) -> FileType {
-    use rustix::fs::FileType as Kind;
+pub(super) fn kind(kind: Kind) -> FileType {
     match kind {
         Kind::Directory => FileType::Directory,
         Kind::Symlink => FileType::Symlink,
@@ -72,14 +74,36 @@ pub(super) fn attributes(node: &Node, told: &Statx) -> FileAttr {
         ctime: time(&told.stx_ctime),
         crtime: time(&told.stx_btime),
         kind: kind(node.kind),
-        perm: told.stx_mode & 0o7777,
+        perm: permissions(node, told),
         nlink: told.stx_nlink,
         uid: told.stx_uid,
         gid: told.stx_gid,
-        rdev: device(told.stx_rdev_major, told.stx_rdev_minor),
+        rdev: shown_device(node, told),
         blksize: told.stx_blksize,
         flags: 0,
     }
+}
+
+/// The permissions, without those that the file's mount withholds. Of a directory none: its bits lend nothing.
+fn permissions(node: &Node, told: &Statx) -> u16 {
+    const LENT: u16 = 0o6000;
+    const RUN: u16 = 0o111;
+    let mode = told.stx_mode & 0o7777;
+    if node.kind != Kind::RegularFile || mode & (LENT | RUN) == 0 {
+        return mode;
+    }
+    let withheld = node.withheld();
+    let without = |flag, bits| if withheld.contains(flag) { bits } else { 0 };
+    mode & !without(StatVfsMountFlags::NOSUID, LENT) & !without(StatVfsMountFlags::NOEXEC, RUN)
+}
+
+/// A device's number; that of none, if the file's mount withholds devices.
+fn shown_device(node: &Node, told: &Statx) -> u32 {
+    let is_device = matches!(node.kind, Kind::CharacterDevice | Kind::BlockDevice);
+    if is_device && node.withheld().contains(StatVfsMountFlags::NODEV) {
+        return NO_DEVICE;
+    }
+    device(told.stx_rdev_major, told.stx_rdev_minor)
 }
 
 /// A device's number in 32 bits, as the kernel encodes it (new_encode_dev).

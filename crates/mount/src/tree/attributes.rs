@@ -4,8 +4,9 @@ use super::{Caller, Tree};
 use crate::nodes::{Node, Used};
 use crate::stamp::{Stamp, look};
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, StatVfs, Statx, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
-    XattrFlags, chmodat, chownat, fstatvfs, ftruncate, getxattr, listxattr, removexattr, setxattr, utimensat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, StatVfs, StatVfsMountFlags, Statx, Timespec, Timestamps,
+    UTIME_NOW, UTIME_OMIT, Uid, XattrFlags, chmodat, chownat, fstatvfs, ftruncate, getxattr, listxattr,
+    removexattr, setxattr, utimensat,
 };
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -154,7 +155,15 @@ impl Tree {
     pub fn xattr(&self, number: u64, name: &OsStr) -> Result<Vec<u8>, Errno> {
         let node = self.node(number)?;
         let at = node.at()?;
-        all(|out| getxattr(at.way(), name, out))
+        let mut value = all(|out| getxattr(at.way(), name, out))?;
+        let withholds = |flag| node.kind == FileType::RegularFile && node.withheld().contains(flag);
+        if name == "security.capability" && withholds(StatVfsMountFlags::NOSUID) {
+            return Err(Errno::NODATA);
+        }
+        if name == ACCESS_LIST && withholds(StatVfsMountFlags::NOEXEC) {
+            may_not_run(&mut value);
+        }
+        Ok(value)
     }
 
     /// The names of a file's extended attributes, each followed by a zero.
@@ -191,6 +200,13 @@ impl Tree {
     pub fn remove_xattr(&self, number: u64, name: &OsStr) -> Result<(), Errno> {
         removexattr(self.node(number)?.at()?.way(), name)
     }
+}
+
+/// Takes the permission to run a file from all in a list: a version, then of each 16 bits that say of whom it tells, 16
+/// of permissions, and 32 of a number.
+fn may_not_run(list: &mut [u8]) {
+    let entries = list.get_mut(4..).unwrap_or_default();
+    entries.chunks_exact_mut(8).for_each(|entry| entry[2] &= !1);
 }
 
 /// What a call gives that fills a buffer: most values are short, so a long one is asked for twice.

@@ -26,7 +26,7 @@ use crate::handles::Handles;
 use crate::kept::Kept;
 use crate::later::Later;
 use crate::nodes::{Node, Nodes, Used};
-use crate::stamp::{Identity, look};
+use crate::stamp::look;
 use crate::sys::open_anew;
 use crate::watch::{Watch, is_told};
 use crate::work::Work;
@@ -119,10 +119,10 @@ impl Tree {
     /// # Errors
     /// What the system answers.
     pub fn new(source: OwnedFd, cache: Arc<Cache>, excluded: Excluded) -> Result<Self, Errno> {
-        let identity = Identity::of(&look(&source)?);
+        let told = look(&source)?;
         let tells = cache.watch().is_some() && is_told(&source);
         cache.begin(fcntl_dupfd_cloexec(&source, 0)?);
-        let nodes = Nodes::new(source, identity);
+        let nodes = Nodes::new(source, &told);
         let (open, listings) = (Handles::default(), Handles::default());
         let (names, believed) = (OnceLock::new(), Self::notes(cache.most_files()));
         let [passes, opens_alone, lists_alone] = [false; 3].map(AtomicBool::new);
@@ -176,8 +176,7 @@ impl Tree {
     /// The node of a descriptor that opens nothing.
     fn enter(&self, path: OwnedFd) -> Result<Found, Errno> {
         let told = look(&path)?;
-        let kind = FileType::from_raw_mode(told.stx_mode.into());
-        self.found(self.nodes.enter(path, Identity::of(&told), kind))
+        self.found(self.nodes.enter(path, &told))
     }
 
     /// A node that the kernel is told of once more.
