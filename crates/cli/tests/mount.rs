@@ -15,6 +15,8 @@ mod directories;
 mod gate;
 #[path = "mounted/kernel.rs"]
 mod kernel;
+#[path = "mounted/leases.rs"]
+mod leases;
 #[path = "mounted/limits.rs"]
 mod limits;
 #[path = "mounted/made.rs"]

@@ -171,8 +171,9 @@ impl Mount {
         let files = usize::try_from((limit / BYTES_A_FILE).max(LEAST_FILES)).unwrap_or(usize::MAX);
         let cache = Arc::new(Cache::new(Arc::clone(service.member()), limit, files, SETTLED));
         let session = session(&source, &directory, limit, read_only)?;
-        let tree = Tree::new(directory, Arc::clone(&cache), Excluded::new(&source, exclude))
-            .map_err(io::Error::from)?;
+        let excluded = Excluded::new(&source, exclude);
+        let tree =
+            Tree::new(directory, Arc::clone(&cache), excluded, threads(limit)).map_err(io::Error::from)?;
         limits.iter().try_for_each(|(path, limit)| cache.set_limit_of(path, Some(*limit)))?;
         cache.set_keeps_poor(keeps_poor);
         let kept = Arc::clone(&cache);

@@ -39,7 +39,7 @@ fn fixture(pool: u64, exclude: &[&str]) -> Fixture {
     let root = openat(CWD, source.path(), flags, Mode::empty()).unwrap();
     let patterns = exclude.iter().map(|pattern| Pattern::new(pattern).unwrap()).collect();
     let real = fs::canonicalize(source.path()).unwrap();
-    let tree = Tree::new(root, Arc::clone(&cache), Excluded::new(&real, patterns)).unwrap();
+    let tree = Tree::new(root, Arc::clone(&cache), Excluded::new(&real, patterns), 4).unwrap();
     Fixture { tree, cache, source, _service: service }
 }
 

@@ -3,7 +3,6 @@
 use crate::behind::with_mount;
 use crate::mounted::{need, wait_for};
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,8 +10,18 @@ use std::time::{Duration, Instant};
 /// More than threads that serve requests.
 const MANY: usize = 40;
 
+/// Who holds leases, until this is dropped.
+struct Holder(Child);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Takes leases on files of a directory, and gives each up so many seconds after it was asked to.
-fn holder(directory: &Path, kind: &str, seconds: f64) -> Child {
+fn holder(directory: &Path, kind: &str, seconds: f64) -> Holder {
     let script = "import fcntl, os, signal, sys, time\n\
         kind, seconds, names = getattr(fcntl, sys.argv[1]), float(sys.argv[2]), sys.argv[3:]\n\
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])\n\
@@ -32,19 +41,14 @@ fn holder(directory: &Path, kind: &str, seconds: f64) -> Child {
     let names = (0..MANY).map(|number| number.to_string());
     let mut python = Command::new("python3");
     python.args(["-c", script, kind, &seconds.to_string()]).args(names).current_dir(directory);
-    let child = python.process_group(0).spawn().unwrap();
+    let holder = Holder(python.spawn().unwrap());
     wait_for("the leases are taken", || directory.join("held").exists());
-    child
+    holder
 }
 
 fn fill(directory: &Path) {
     (0..MANY)
         .for_each(|number| fs::write(directory.join(number.to_string()), format!("{number}\n")).unwrap());
-}
-
-fn end(mut child: Child) {
-    let _ = child.kill();
-    let _ = child.wait();
 }
 
 #[test]
@@ -68,7 +72,7 @@ fn who_gives_a_lease_up_when_asked_is_not_noticed() {
                 fs::write(&path, "new\n").unwrap();
                 assert_eq!(fs::read_to_string(&path).unwrap(), "new\n", "{kind}, {seconds}");
             }
-            end(holder);
+            drop(holder);
         });
     }
 }
@@ -94,7 +98,7 @@ fn who_keeps_leases_keeps_nobody_from_other_files() {
         fs::write(point.join("made"), "made\n").unwrap();
         assert_eq!(fs::read_to_string(point.join("made")).unwrap(), "made\n");
         let took = begun.elapsed();
-        end(holder);
+        drop(holder);
         let (mut read, mut refused) = (0, 0);
         for mut reader in readers {
             *(if reader.wait().unwrap().success() { &mut read } else { &mut refused }) += 1;

@@ -134,7 +134,7 @@ impl Tree {
 
     fn set_size(&self, node: &Node, size: u64, handle: Option<u64>) -> Result<(), Errno> {
         let open = handle.and_then(|handle| self.open.get(handle)).filter(|open| open.is_writable());
-        let own = if open.is_none() { Some(Self::open_node(node, OFlags::WRONLY)?) } else { None };
+        let own = if open.is_none() { Some(self.open_file(node, OFlags::WRONLY)?) } else { None };
         let source = open.as_ref().map(|open| open.as_fd()).or(own.as_ref().map(AsFd::as_fd));
         let source = source.ok_or(Errno::BADF)?;
         self.alter(node, source, None, || ftruncate(source, size))

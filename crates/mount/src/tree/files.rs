@@ -122,13 +122,13 @@ impl Tree {
         begin: impl FnOnce(BorrowedFd) -> io::Result<BackingId>,
     ) -> Result<Opened, Errno> {
         let node = self.node(number)?;
-        let source = Self::open_source(&node, flags)?;
+        let source = self.open_source(&node, flags)?;
         self.opened(node, source, flags, begin)
     }
 
-    fn open_source(node: &Node, flags: OFlags) -> Result<OwnedFd, Errno> {
-        match Self::open_node(node, flags & CARRIED) {
-            Err(Errno::PERM) => Self::open_node(node, flags & CARRIED_IF_REFUSED),
+    fn open_source(&self, node: &Node, flags: OFlags) -> Result<OwnedFd, Errno> {
+        match self.open_file(node, flags & CARRIED) {
+            Err(Errno::PERM) => self.open_file(node, flags & CARRIED_IF_REFUSED),
             opened => opened,
         }
     }
@@ -244,7 +244,7 @@ impl Tree {
         let writable = access == Access::Write;
         let mode = if writable { OFlags::WRONLY } else { OFlags::RDONLY };
         let open = |flags| {
-            let source = Self::open_source(&node, flags & !OFlags::ACCMODE | mode)?;
+            let source = self.open_source(&node, flags & !OFlags::ACCMODE | mode)?;
             expect_no_order(source.as_fd());
             Ok(source)
         };

@@ -3,11 +3,12 @@
 //! Each request names nodes by number and is answered from the source by one or two system calls on descriptors, never
 //! by a path, so nothing that moves meanwhile is mistaken. [`names`] are requests on directories' entries,
 //! [`attributes`] on what files are, [`files`] on their bytes, [`listing`] on directories as a whole. [`privileges`] is
-//! what a change of a file ends, [`belief`] what may be believed of the answers.
+//! what a change of a file ends, [`leases`] what an open waits for, [`belief`] what may be believed of the answers.
 
 mod attributes;
 mod belief;
 mod files;
+mod leases;
 mod listing;
 mod names;
 mod privileges;
@@ -32,6 +33,7 @@ use crate::watch::{Watch, is_told};
 use crate::work::Work;
 use files::Open;
 use glob::{MatchOptions, Pattern};
+use leases::Waits;
 use rustix::fs::{FileType, OFlags, Statx};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::fmt::Debug;
@@ -106,6 +108,8 @@ pub struct Tree {
     opens_alone: AtomicBool,
     /// And directories.
     lists_alone: AtomicBool,
+    /// For who has a lease.
+    waits: Waits,
     pub(crate) kept: Kept,
     /// What the kernel is to be told.
     pub(crate) work: Work,
@@ -114,11 +118,16 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The tree below a directory, which is given by a descriptor.
+    /// The tree below a directory, which is given by a descriptor. `threads`: as many as call it at once.
     ///
     /// # Errors
     /// What the system answers.
-    pub fn new(source: OwnedFd, cache: Arc<Cache>, excluded: Excluded) -> Result<Self, Errno> {
+    pub fn new(
+        source: OwnedFd,
+        cache: Arc<Cache>,
+        excluded: Excluded,
+        threads: usize,
+    ) -> Result<Self, Errno> {
         let told = look(&source)?;
         let tells = cache.watch().is_some() && is_told(&source);
         cache.begin(fcntl_dupfd_cloexec(&source, 0)?);
@@ -126,6 +135,7 @@ impl Tree {
         let (open, listings) = (Handles::default(), Handles::default());
         let (names, believed) = (OnceLock::new(), Self::notes(cache.most_files()));
         let [passes, opens_alone, lists_alone] = [false; 3].map(AtomicBool::new);
+        let waits = Waits::new(threads / 2);
         let (kept, work, old_listings) = (Kept::default(), Work::default(), Later::default());
         Ok(Self {
             nodes,
@@ -139,6 +149,7 @@ impl Tree {
             passes,
             opens_alone,
             lists_alone,
+            waits,
             kept,
             work,
             old_listings,
