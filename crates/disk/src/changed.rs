@@ -18,6 +18,8 @@ const LEAF: u64 = WORDS as u64 * WORD;
 
 #[derive(Debug)]
 struct Leaf {
+    /// Set under the lock of the list, with the leaf put on it: so who sees it set, and has the lock after that, finds
+    /// the leaf there. Unset by who has taken the leaf off, before they look at its words.
     is_listed: AtomicBool,
     words: [AtomicU64; WORDS],
 }
@@ -84,8 +86,13 @@ impl Changed {
     }
 
     fn list(&self, number: usize) {
-        if self.leaves[number].get().is_some_and(|leaf| !leaf.is_listed.swap(true, SeqCst)) {
-            self.listed().push(number);
+        let Some(leaf) = self.leaves[number].get() else { return };
+        if leaf.is_listed.load(SeqCst) {
+            return;
+        }
+        let mut listed = self.listed();
+        if !leaf.is_listed.swap(true, SeqCst) {
+            listed.push(number);
         }
     }
 
@@ -127,6 +134,24 @@ mod tests {
         assert_eq!((all(&changed), changed.count()), (vec![], 0));
         changed.mark(7);
         assert_eq!(all(&changed), [7]);
+    }
+
+    #[test]
+    fn a_leaf_is_on_the_list_before_anybody_takes_it_for_listed() {
+        let changed = Changed::new(LEAF);
+        let (listed, mut is_early) = (changed.listed(), false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| changed.mark(1));
+            let marked = || changed.leaves[0].get().filter(|leaf| leaf.words[0].load(SeqCst) != 0);
+            while marked().is_none() {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            is_early = marked().is_some_and(|leaf| leaf.is_listed.load(SeqCst)) && listed.is_empty();
+            drop(listed);
+        });
+        assert!(!is_early, "who marks another page there leaves it to a list without it");
+        assert_eq!(all(&changed), [1]);
     }
 
     #[test]
