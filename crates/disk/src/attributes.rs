@@ -17,7 +17,6 @@ mod trainer;
 
 use crate::backing::Backing;
 use crate::face::Disk;
-use crate::settler::settle_all;
 use crate::volume::{LEAST_MEMORY, Volume};
 use compressors::Compressors;
 use ramfold_budget::control::{Answer, Answers, Refusal};
@@ -177,7 +176,7 @@ impl Attributes {
             Setting::Reset => self.reset(),
             Setting::Recompress(what) => {
                 let _alone = self.alone();
-                settle_all(disk.store());
+                disk.settle_all();
                 trainer::make(disk, &self.state);
                 let by = self.state().compressors.of(disk.store(), &what.algorithm)?;
                 self.has_size().map(|()| chosen::recompress(disk, &what, by))
@@ -186,7 +185,7 @@ impl Attributes {
                 let _alone = self.alone();
                 let batch = self.state().batch;
                 self.has_size().and_then(|()| {
-                    settle_all(disk.store());
+                    disk.settle_all();
                     chosen::write_back(disk, &pages, batch)
                 })
             }

@@ -19,7 +19,7 @@ use ramfold_budget::pressure::Pressure;
 use ramfold_budget::recompress::Manners;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -45,22 +45,27 @@ pub(crate) struct Bounds {
     pub(crate) is_enabled: AtomicBool,
     /// Bytes; 0: no limit.
     pub(crate) mem_limit: AtomicU64,
-}
-
-/// Compresses all that is fresh, but for what cannot be. A sweep may have been under way, so its end is none yet.
-pub(crate) fn settle_all(store: &Store) {
-    let (mut settled, mut sweeps_in_vain) = (0, 0);
-    while store.fresh_bytes() > 0 && sweeps_in_vain < 2 {
-        let done = store.settle_fresh(PIECE, Which::All);
-        settled += done.pages;
-        if done.swept {
-            sweeps_in_vain = if settled > 0 { 0 } else { sweeps_in_vain + 1 };
-            settled = 0;
-        }
-    }
+    /// Held by who settles all, and by the thread for each piece: its sweeps leave out what is not idle.
+    sweeping: Mutex<()>,
 }
 
 impl Bounds {
+    pub(crate) fn new(mem_limit: u64) -> Self {
+        let mem_limit = AtomicU64::new(mem_limit);
+        Self { is_enabled: AtomicBool::new(true), mem_limit, sweeping: Mutex::default() }
+    }
+
+    /// Compresses all that is fresh when it begins, but for what cannot be. What becomes fresh meanwhile may stay so:
+    /// it ends however much is written. The first end of a sweep may be of one that was under way; from there to the
+    /// second each fresh page is tried.
+    pub(crate) fn settle_all(&self, store: &Store) {
+        let _alone = self.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ends = 0;
+        while store.fresh_bytes() > 0 && ends < 2 {
+            ends += u32::from(store.settle_fresh(PIECE, Which::All).swept);
+        }
+    }
+
     /// Sets whether pages become fresh. Those that are stay until they are settled.
     pub(crate) fn enable(&self, it: bool, store: &Store) {
         self.is_enabled.store(it, Relaxed);
@@ -114,7 +119,7 @@ impl Settler {
             let mut pause = LOOK;
             while !heard.wait(pause) {
                 work.look(&member, &bounds);
-                pause = work.turn(member.store());
+                pause = work.turn(member.store(), &bounds);
             }
         })?;
         Ok(Self { bell, thread: Some(thread) })
@@ -175,7 +180,7 @@ impl Work {
     }
 
     /// Compresses what is to be compressed now, or a part of it. Returns how long to wait then.
-    fn turn(&mut self, store: &Store) -> Duration {
+    fn turn(&mut self, store: &Store, bounds: &Bounds) -> Duration {
         let begun = Instant::now();
         while begun.elapsed() < TURN {
             let which = if is_taken(store, 3) { Which::All } else { Which::Idle };
@@ -185,7 +190,12 @@ impl Work {
             if which == Which::Idle && Instant::now() < self.next_sweep {
                 return self.next_sweep.saturating_duration_since(begun).min(LOOK);
             }
+            let alone = bounds.sweeping.try_lock();
+            if matches!(alone, Err(TryLockError::WouldBlock)) {
+                return LOOK;
+            }
             let (settled, rest) = self.manners.piece(|| store.settle_fresh(PIECE, which));
+            drop(alone);
             self.settled += settled.pages;
             if settled.swept && which == Which::Idle {
                 self.next_sweep = begun + SWEEP;
@@ -227,12 +237,31 @@ mod tests {
             page[..len].fill_with(|| random().to_le_bytes()[2]);
             store.store(Key { pool, object: 0, index }, &page, &mut scratch).unwrap();
         }
-        let mut work = Work::new();
+        let (mut work, bounds) = (Work::new(), Bounds::new(0));
         while store.fresh_bytes() > 0 || work.settled > 0 {
-            work.turn(&store);
+            work.turn(&store, &bounds);
             work.next_sweep = Instant::now();
         }
         let pages = store.compact();
         assert!(pages < 4, "{pages} pages were left to give back");
+    }
+
+    #[test]
+    fn the_thread_leaves_all_to_who_settles_all() {
+        let store = Store::new(&Config { recomp_algorithm: None, ..Config::default() }, None).unwrap();
+        store.set_most_fresh(1 << 30);
+        let (mut page, mut scratch) = ([0; PAGE_SIZE], store.scratch());
+        page[0] = 1;
+        let pool = store.create_pool(PoolKind::Persistent, None);
+        store.store(Key { pool, object: 0, index: 0 }, &page, &mut scratch).unwrap();
+        let (mut work, bounds) = (Work::new(), Bounds::new(0));
+        // The first sweep makes it idle.
+        work.turn(&store, &bounds);
+        work.next_sweep = Instant::now();
+        let sweeping = bounds.sweeping.lock().unwrap();
+        assert_eq!((work.turn(&store, &bounds), store.fresh_bytes()), (LOOK, PAGE_SIZE as u64));
+        drop(sweeping);
+        bounds.settle_all(&store);
+        assert_eq!(store.fresh_bytes(), 0);
     }
 }

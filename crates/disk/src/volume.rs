@@ -146,11 +146,10 @@ impl Volume {
             }
         };
         service.keep(LOOK, look).map_err(service::OpenError::from)?;
-        let (now, mem_limit) = (AtomicU64::new(size), AtomicU64::new(mem_limit.unwrap_or(0)));
-        let bounds = Arc::new(Bounds { is_enabled: AtomicBool::new(true), mem_limit });
+        let bounds = Arc::new(Bounds::new(mem_limit.unwrap_or(0)));
         let settler = Settler::start(Arc::clone(service.member()), Arc::clone(&bounds));
         let _settler = settler.map_err(service::OpenError::from)?;
-        Ok(Self { size: now, most: size, bounds, backing, gives_way, pages, _settler, service })
+        Ok(Self { size: size.into(), most: size, bounds, backing, gives_way, pages, _settler, service })
     }
 
     /// The disk's budget, where its numbers are.
@@ -229,6 +228,11 @@ impl Volume {
     /// Sets whether they do. Those that lie so are compressed soon.
     pub fn set_keeps_fresh(&self, it: bool) {
         self.bounds.enable(it, self.store());
+    }
+
+    /// See [`Bounds::settle_all`].
+    pub(crate) fn settle_all(&self) {
+        self.bounds.settle_all(self.store());
     }
 
     /// Takes no requests from now on. Gives the size that it had, in bytes, for [`Volume::reopen`]; None if it is in

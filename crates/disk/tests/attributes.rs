@@ -6,6 +6,7 @@ use ramfold_disk::attributes::{AttributeError, Attributes};
 use ramfold_disk::face::{Disk, DiskError};
 use ramfold_disk::volume::{Settings, Volume};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const PAGES: u64 = 512;
@@ -384,6 +385,34 @@ fn a_dictionary_that_does_not_pay_is_not_made() {
     fixture.set("algorithm_params priority=1 dict=auto");
     fixture.set("recompress priority=1");
     assert!(fixture.show("algorithm_params").ends_with(" dict_bytes=0 dict_made=0\n"));
+}
+
+#[test]
+fn a_writeback_ends_while_a_client_writes() {
+    const MANY: u64 = 16 << 10;
+    let fixture = Fixture::of(MANY, Some(8 << 20));
+    let is_over = AtomicBool::new(false);
+    let text = prose(1);
+    let is_done = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut worker, mut data) = (fixture.disk.worker(), text.clone());
+            for page in (0..MANY).cycle().take_while(|_| !is_over.load(SeqCst)) {
+                data[..8].copy_from_slice(&page.to_le_bytes());
+                fixture.disk.write(page * PAGE_SIZE as u64, &data, &mut worker).unwrap();
+            }
+        });
+        while fixture.numbers("fresh_stat")[0] < MANY * PAGE_SIZE as u64 / 2 {
+            std::thread::yield_now();
+        }
+        let writeback = scope.spawn(|| fixture.set("writeback type=huge"));
+        let (begun, most) = (Instant::now(), Duration::from_secs(20));
+        while !writeback.is_finished() && begun.elapsed() < most {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        is_over.store(true, SeqCst);
+        begun.elapsed() < most
+    });
+    assert!(is_done, "it went on for as long as the client did");
 }
 
 #[test]
