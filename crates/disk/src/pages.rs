@@ -13,7 +13,7 @@ use ramfold_budget::pooled::Pooled;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// How often a page is tried to be stored while others take the room.
 const TRIES: usize = 256;
@@ -45,8 +45,8 @@ pub(crate) struct Pages {
     /// Pages that there may be.
     most: u64,
     kept: OnceLock<Kept>,
-    /// Each worker has one.
-    workers: Arc<()>,
+    /// Each worker has one. Locked where one begins.
+    workers: Mutex<Arc<()>>,
 }
 
 /// One thread's working memory.
@@ -64,7 +64,7 @@ impl Pages {
         let pool = member.store().create_pool(PoolKind::Persistent, None);
         let (stripes, ages, counts) = (Stripes::default(), Ages::new(), Counts::default());
         let kept = OnceLock::new();
-        Self { member, door, pool, stripes, ages, counts, most, kept, workers: Arc::default() }
+        Self { member, door, pool, stripes, ages, counts, most, kept, workers: Mutex::default() }
     }
 
     /// Pages that there may be.
@@ -124,7 +124,11 @@ impl Pages {
     /// Working memory for one thread.
     pub(crate) fn worker(&self) -> Worker {
         let (scratch, page) = (self.member.store().scratch(), Box::new([0; PAGE_SIZE]));
-        Worker { scratch, page, _counted: Arc::clone(&self.workers) }
+        Worker { scratch, page, _counted: Arc::clone(&self.counted()) }
+    }
+
+    fn counted(&self) -> MutexGuard<'_, Arc<()>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Working memory of the store.
@@ -132,9 +136,9 @@ impl Pages {
         self.member.store().scratch()
     }
 
-    /// Workers that there are now.
-    pub(crate) fn workers(&self) -> usize {
-        Arc::strong_count(&self.workers) - 1
+    /// While this is held there is no worker, and none begins. None: there are some.
+    pub(crate) fn without_workers(&self) -> Option<MutexGuard<'_, Arc<()>>> {
+        Some(self.counted()).filter(|workers| Arc::strong_count(workers) == 1)
     }
 
     /// Tells what the store knows of each page of a range that it has, in order, until `each` returns false.

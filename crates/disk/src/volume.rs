@@ -236,14 +236,10 @@ impl Volume {
     }
 
     /// Takes no requests from now on. Gives the size that it had, in bytes, for [`Volume::reopen`]; None if it is in
-    /// use.
+    /// use, and then nobody notices. Who begins to use it meanwhile is one who has it in use, or finds it closed.
     pub fn close(&self) -> Option<u64> {
-        let size = self.size.swap(0, Relaxed);
-        if self.pages.workers() > 0 {
-            self.size.store(size, Relaxed);
-            return None;
-        }
-        Some(size)
+        let _nobody = self.pages.without_workers()?;
+        Some(self.size.swap(0, Relaxed))
     }
 
     /// Takes requests again, with the pages that it had.

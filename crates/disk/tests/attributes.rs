@@ -4,7 +4,7 @@ use ramfold::{Config, PAGE_SIZE};
 use ramfold_disk::attributes::request::{Attribute, Named, Request};
 use ramfold_disk::attributes::{AttributeError, Attributes};
 use ramfold_disk::face::{Disk, DiskError};
-use ramfold_disk::volume::{Settings, Volume};
+use ramfold_disk::volume::{Settings, Volume, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -385,6 +385,35 @@ fn a_dictionary_that_does_not_pay_is_not_made() {
     fixture.set("algorithm_params priority=1 dict=auto");
     fixture.set("recompress priority=1");
     assert!(fixture.show("algorithm_params").ends_with(" dict_bytes=0 dict_made=0\n"));
+}
+
+#[test]
+fn a_reset_that_is_refused_is_not_noticed() {
+    let fixture = Fixture::new(None);
+    let (disk, is_over) = (&*fixture.disk, AtomicBool::new(false));
+    let reads =
+        |times: usize, worker: &mut Worker| (0..times).all(|_| disk.read(0, &mut [0], worker).is_ok());
+    let close = || disk.close().map(|size| disk.reopen(size)).is_some();
+    std::thread::scope(|scope| {
+        let mut client = disk.worker();
+        let close_twice = [(); 2].map(|()| scope.spawn(|| (0..3_000_000).any(|_| close())));
+        let is_served = reads(1_000_000, &mut client);
+        let is_closed = close_twice.map(|closed| closed.join().unwrap());
+        assert!(is_served && disk.size() == SIZE && is_closed == [false; 2], "a client that was there");
+        drop(client);
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                close();
+            }
+        });
+        // Who comes after a reset that was not refused finds no disk.
+        let is_served = (0..100_000).all(|_| {
+            let mut client = disk.worker();
+            disk.size() == 0 || reads(3, &mut client)
+        });
+        is_over.store(true, SeqCst);
+        assert!(is_served, "a client that came meanwhile");
+    });
 }
 
 #[test]
