@@ -13,6 +13,8 @@ mod calls;
 mod directories;
 #[path = "mounted/gate.rs"]
 mod gate;
+#[path = "mounted/images.rs"]
+mod images;
 #[path = "mounted/kernel.rs"]
 mod kernel;
 #[path = "mounted/leases.rs"]

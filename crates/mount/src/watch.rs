@@ -20,7 +20,7 @@ use rustix::fs::fstatfs;
 use rustix::io::{Errno, read, write};
 use rustix::time::{ClockId, clock_gettime};
 use std::borrow::Borrow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::hash::{Hash, Hasher};
 use std::os::fd::{AsFd, OwnedFd};
@@ -130,7 +130,9 @@ impl Eq for ByHandle {}
 
 #[derive(Debug, Default)]
 struct Table {
-    files: HashSet<ByHandle>,
+    /// By device: copies of a file system have files with the same handles. An event does not tell of which it is (it
+    /// has ext4's UUID, which the copy has as well), so it is taken for one of each.
+    files: HashMap<u64, HashSet<ByHandle>>,
     /// What the kernel of the mount has not been told yet.
     doubtful: Doubtful,
 }
@@ -153,6 +155,8 @@ pub struct Watch {
 #[derive(Debug)]
 pub struct Watched {
     watch: Arc<Watch>,
+    /// On which the file lies.
+    device: u64,
     told: Arc<Told>,
 }
 
@@ -177,28 +181,34 @@ impl Watch {
 
     /// How many are watched.
     pub(crate) fn count(&self) -> usize {
-        self.table().files.len()
+        self.table().count()
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches the file of a node: `file` stands for it, and `way` leads to it. None if that is not to be had.
-    pub(crate) fn begin(self: &Arc<Self>, node: u64, file: impl AsFd, way: &str) -> Option<Watched> {
+    /// Watches the file of a node on this device: `file` stands for it, and `way` leads to it. None if that is not to
+    /// be had.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        (node, device): (u64, u64),
+        file: impl AsFd,
+        way: &str,
+    ) -> Option<Watched> {
         let handle = handle_of(&file).ok().filter(|_| is_told(&file))?;
         let mut table = self.table();
-        if table.files.len() >= self.most {
+        if table.count() >= self.most {
             return None;
         }
         let told = Told::new(node, handle);
         tell_changes(&self.queue, self.of, way, true).ok()?;
         // A node that was forgotten, and has not gone yet, may have watched it.
-        if let Some(before) = table.files.take(&*told.handle) {
+        if let Some(before) = table.of(device).take(&*told.handle) {
             self.cease(&mut table, &before.0);
         }
-        table.files.insert(ByHandle(Arc::clone(&told)));
-        Some(Watched { watch: Arc::clone(self), told })
+        table.of(device).insert(ByHandle(Arc::clone(&told)));
+        Some(Watched { watch: Arc::clone(self), device, told })
     }
 
     /// Enters all that the kernel has told.
@@ -286,11 +296,12 @@ impl Watched {
     /// The file, to which `way` leads, if it can be told, is not watched any more.
     pub(crate) fn end(&self, way: Option<&str>) {
         let mut table = self.watch.table();
-        if !table.files.get(&*self.told.handle).is_some_and(|told| Arc::ptr_eq(&told.0, &self.told)) {
+        if !table.of(self.device).get(&*self.told.handle).is_some_and(|it| Arc::ptr_eq(&it.0, &self.told)) {
             return;
         }
         self.watch.cease(&mut table, &self.told);
-        table.files.remove(&*self.told.handle);
+        table.of(self.device).remove(&*self.told.handle);
+        table.files.retain(|_, files| !files.is_empty());
         // A file that cannot be reached has gone, and its mark with it.
         let _ = way.map(|way| tell_changes(&self.watch.queue, self.watch.of, way, false));
     }
@@ -302,9 +313,20 @@ pub(crate) fn is_told(file: impl AsFd) -> bool {
 }
 
 impl Table {
+    /// Those that lie on a device.
+    #[allow(clippy::mutable_key_type, reason = "a key is the handle, which stays")]
+    fn of(&mut self, device: u64) -> &mut HashSet<ByHandle> {
+        self.files.entry(device).or_default()
+    }
+
+    fn count(&self) -> usize {
+        self.files.values().map(HashSet::len).sum()
+    }
+
     fn all_changed(&mut self) {
-        self.files.iter().for_each(|told| told.0.changed.store(true, SeqCst));
-        self.doubtful.nodes.extend(self.files.iter().map(|told| told.0.node));
+        let told = || self.files.values().flatten().map(|ByHandle(told)| told);
+        told().for_each(|told| told.changed.store(true, SeqCst));
+        self.doubtful.nodes.extend(told().map(|told| told.node));
         self.doubtful.all_names = true;
     }
 
@@ -322,13 +344,14 @@ impl Table {
 
     fn change(&mut self, event: &Event) {
         // A file that is not watched any more may still be told of.
-        let Some(ByHandle(told)) = self.files.get(&*event.handle) else { return };
-        self.doubtful.nodes.insert(told.node);
-        if let Some(name) = event.name {
-            self.doubtful.names.insert((told.node, name.to_owned()));
-        }
-        if event.mask & libc::FAN_MODIFY != 0 {
-            told.changed.store(true, SeqCst);
+        for ByHandle(told) in self.files.values().filter_map(|files| files.get(&*event.handle)) {
+            self.doubtful.nodes.insert(told.node);
+            if let Some(name) = event.name {
+                self.doubtful.names.insert((told.node, name.to_owned()));
+            }
+            if event.mask & libc::FAN_MODIFY != 0 {
+                told.changed.store(true, SeqCst);
+            }
         }
     }
 }
@@ -345,7 +368,7 @@ mod tests {
         let told = [1, 2].into_iter().zip(handles).map(|(node, handle)| Told::new(node, handle));
         let told: [Arc<Told>; 2] = told.collect::<Vec<_>>().try_into().unwrap();
         let mut table = Table::default();
-        table.files.extend(told.clone().map(ByHandle));
+        table.of(1).extend(told.clone().map(ByHandle));
         table.enter(events);
         let doubtful = [1, 2].map(|node| table.doubtful.nodes.contains(&node));
         (told.map(|told| told.has_changed()), doubtful, table.doubtful)
@@ -389,6 +412,18 @@ mod tests {
     }
 
     #[test]
+    fn an_event_is_taken_for_one_of_each_copy_of_a_file_system() {
+        let mut table = Table::default();
+        let copies = [1, 2].map(|node| Told::new(node, Box::from(*b"kindone")));
+        for (device, told) in [10, 20].into_iter().zip(&copies) {
+            table.of(device).insert(ByHandle(Arc::clone(told)));
+        }
+        table.enter(&event(libc::FAN_MODIFY, 0, b"kindone", None));
+        assert!(table.count() == 2 && copies.iter().all(|told| told.has_changed()));
+        assert_eq!(table.doubtful.nodes, [1, 2].into());
+    }
+
+    #[test]
     fn what_is_lost_may_be_of_any_file_and_name() {
         let own = getpid().as_raw_nonzero().get();
         let (bytes, anything, doubtful) = told(&event(libc::FAN_Q_OVERFLOW, own, b"none", None));
@@ -405,7 +440,7 @@ mod tests {
         let watch = Watch::of_files(8);
         let begin = |number: usize| {
             let file = std::fs::File::open(&paths[number]).unwrap();
-            watch.as_ref()?.begin(number as u64, file, &paths[number])
+            watch.as_ref()?.begin((number as u64, 1), file, &paths[number])
         };
         let (Some(watch), [Some(_), Some(_), Some(three)]) = (&watch, [0, 1, 2].map(begin)) else {
             println!("skipped: what is watched (watching the changes of others wants root)");

@@ -26,7 +26,7 @@ fn append(path: &Path, bytes: &[u8]) {
 }
 
 /// All that a descriptor gives, and what the size is said to be.
-fn all(file: &File) -> (Vec<u8>, u64) {
+pub fn all(file: &File) -> (Vec<u8>, u64) {
     let mut bytes = vec![0; 1 << 20];
     let mut filled = 0;
     loop {
@@ -40,11 +40,11 @@ fn all(file: &File) -> (Vec<u8>, u64) {
 }
 
 /// How late a change may be seen, and how late at the very latest.
-const BOUND: Duration = Duration::from_millis(100);
+pub const BOUND: Duration = Duration::from_millis(100);
 const LATEST: Duration = Duration::from_secs(1);
 
 /// Waits until it is so, at most so long: when the last look began at which it was not.
-fn within(bound: Duration, what: &str, is_so: impl Fn() -> bool) -> Duration {
+pub fn within(bound: Duration, what: &str, is_so: impl Fn() -> bool) -> Duration {
     let (begun, mut late) = (Instant::now(), Duration::ZERO);
     loop {
         let now = begun.elapsed();
