@@ -157,7 +157,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some(watched) = self.watched() {
-            watched.end(self.at().ok().map(|at| at.way()).as_deref());
+            watched.end(self.at().ok());
         }
     }
 }

@@ -5,7 +5,7 @@
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 fn last_error() -> Errno {
@@ -17,21 +17,25 @@ pub(crate) fn way(file: impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 
+/// As [`way`], from a directory that stays open: the walk to the table of descriptors takes as long as all the rest.
+fn short_way(file: impl AsFd) -> (BorrowedFd<'static>, String) {
+    static TABLE: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    let table = TABLE.get_or_init(|| {
+        openat(CWD, c"/proc/self/fd", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
+    });
+    match table {
+        Some(table) => (table.as_fd(), file.as_fd().as_raw_fd().to_string()),
+        None => (CWD, way(file)),
+    }
+}
+
 /// Opens what a descriptor stands for anew.
 ///
 /// # Errors
 /// What the system answers.
 pub(crate) fn open_anew(file: impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
-    // The walk to the table of descriptors takes as long as all the rest.
-    static TABLE: OnceLock<Option<OwnedFd>> = OnceLock::new();
-    let table = TABLE.get_or_init(|| {
-        openat(CWD, c"/proc/self/fd", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
-    });
-    let (flags, mode) = (flags | OFlags::CLOEXEC, Mode::empty());
-    match table {
-        Some(table) => openat(table, file.as_fd().as_raw_fd().to_string(), flags, mode),
-        None => openat(CWD, way(file), flags, mode),
-    }
+    let (directory, way) = short_way(file);
+    openat(directory, way, flags | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Gives this thread a file mode creation mask and a working directory of its own.
@@ -169,17 +173,17 @@ pub(crate) fn change_queue(of: Changes) -> Result<OwnedFd, Errno> {
     Err(last_error())
 }
 
-/// Has changes of the file that a path leads to told in a queue that is for such, or no more.
+/// Has changes of the file that a descriptor stands for told in a queue that is for such, or no more.
 ///
 /// # Errors
 /// What the system answers.
-pub(crate) fn tell_changes(queue: impl AsFd, of: Changes, way: &str, told: bool) -> Result<(), Errno> {
+pub(crate) fn tell_changes(queue: impl AsFd, of: Changes, file: impl AsFd, told: bool) -> Result<(), Errno> {
     let flags = if told { libc::FAN_MARK_ADD } else { libc::FAN_MARK_REMOVE };
+    let (directory, way) = short_way(file);
     let way = CString::new(way).map_err(|_| Errno::INVAL)?;
+    let (queue, directory) = (queue.as_fd().as_raw_fd(), directory.as_raw_fd());
     // SAFETY: a string that ends with a zero, and lives for the call.
-    match unsafe {
-        libc::fanotify_mark(queue.as_fd().as_raw_fd(), flags, of.mask(), libc::AT_FDCWD, way.as_ptr())
-    } {
+    match unsafe { libc::fanotify_mark(queue, flags, of.mask(), directory, way.as_ptr()) } {
         0 => Ok(()),
         _ => Err(last_error()),
     }

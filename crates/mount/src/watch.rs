@@ -188,21 +188,15 @@ impl Watch {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches the file of a node on this device: `file` stands for it, and `way` leads to it. None if that is not to
-    /// be had.
-    pub(crate) fn begin(
-        self: &Arc<Self>,
-        (node, device): (u64, u64),
-        file: impl AsFd,
-        way: &str,
-    ) -> Option<Watched> {
+    /// Watches the file of a node on this device, for which `file` stands. None if that is not to be had.
+    pub(crate) fn begin(self: &Arc<Self>, (node, device): (u64, u64), file: impl AsFd) -> Option<Watched> {
         let handle = handle_of(&file).ok().filter(|_| is_told(&file))?;
         let mut table = self.table();
         if table.count() >= self.most {
             return None;
         }
         let told = Told::new(node, handle);
-        tell_changes(&self.queue, self.of, way, true).ok()?;
+        tell_changes(&self.queue, self.of, file, true).ok()?;
         // A node that was forgotten, and has not gone yet, may have watched it.
         if let Some(before) = table.of(device).take(&*told.handle) {
             self.cease(&mut table, &before.0);
@@ -293,8 +287,8 @@ impl Watched {
         Arc::clone(&self.told)
     }
 
-    /// The file, to which `way` leads, if it can be told, is not watched any more.
-    pub(crate) fn end(&self, way: Option<&str>) {
+    /// The file, for which `file` stands, if it can be had, is not watched any more.
+    pub(crate) fn end(&self, file: Option<impl AsFd>) {
         let mut table = self.watch.table();
         if !table.of(self.device).get(&*self.told.handle).is_some_and(|it| Arc::ptr_eq(&it.0, &self.told)) {
             return;
@@ -303,7 +297,7 @@ impl Watched {
         table.of(self.device).remove(&*self.told.handle);
         table.files.retain(|_, files| !files.is_empty());
         // A file that cannot be reached has gone, and its mark with it.
-        let _ = way.map(|way| tell_changes(&self.watch.queue, self.watch.of, way, false));
+        let _ = file.map(|file| tell_changes(&self.watch.queue, self.watch.of, file, false));
     }
 }
 
@@ -440,7 +434,7 @@ mod tests {
         let watch = Watch::of_files(8);
         let begin = |number: usize| {
             let file = std::fs::File::open(&paths[number]).unwrap();
-            watch.as_ref()?.begin((number as u64, 1), file, &paths[number])
+            watch.as_ref()?.begin((number as u64, 1), file)
         };
         let (Some(watch), [Some(_), Some(_), Some(three)]) = (&watch, [0, 1, 2].map(begin)) else {
             println!("skipped: what is watched (watching the changes of others wants root)");
@@ -449,7 +443,7 @@ mod tests {
         let tries: [(&str, &dyn Fn()); 3] = [
             ("looks", &|| watch.look()),
             ("watches a file anew", &|| drop(begin(1))),
-            ("watches a file no more", &|| three.end(Some(&paths[2]))),
+            ("watches a file no more", &|| three.end(std::fs::File::open(&paths[2]).ok())),
         ];
         for (what, another) in tries {
             let mut change = std::process::Command::new("sh");

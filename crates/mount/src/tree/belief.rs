@@ -77,7 +77,7 @@ impl Tree {
         node.watched.get_or_init(|| {
             let at =
                 node.at().ok().filter(|_| node.kind == FileType::Directory && self.nodes.is_own(node))?;
-            watch.begin((node.number, node.identity.dev), &at, &at.way())
+            watch.begin((node.number, node.identity.dev), at)
         });
         node.watched().is_some()
     }
@@ -91,7 +91,7 @@ impl Tree {
         }
         node.watched.get_or_init(|| {
             let at = node.at().ok()?;
-            watch.begin((node.number, node.identity.dev), &at, &at.way())
+            watch.begin((node.number, node.identity.dev), at)
         });
         // What was used before it was watched.
         if let (Some(watched), Some(used)) = (node.watched(), node.used.get()) {
