@@ -41,7 +41,7 @@ pub fn all(file: &File) -> (Vec<u8>, u64) {
 
 /// How late a change may be seen, and how late at the very latest.
 pub const BOUND: Duration = Duration::from_millis(100);
-const LATEST: Duration = Duration::from_secs(1);
+pub const LATEST: Duration = Duration::from_secs(1);
 
 /// Waits until it is so, at most so long: when the last look began at which it was not.
 pub fn within(bound: Duration, what: &str, is_so: impl Fn() -> bool) -> Duration {

@@ -7,10 +7,10 @@
 
 use super::Tree;
 use crate::believed::Believed;
-use crate::nodes::Node;
+use crate::nodes::{At, Node};
 use crate::stamp::{Identity, Stamp, look};
 use crate::watch::Watch;
-use rustix::fs::{CWD, FileType, Mode, OFlags, Statx, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Statx, ioctl_getflags, openat};
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -20,6 +20,18 @@ use std::time::Duration;
 const MOST_LOOKS: usize = 32 << 10;
 /// Most directories that are watched.
 const MOST_DIRECTORIES: usize = 64 << 10;
+/// FS_ENCRYPT_FL and FS_CASEFOLD_FL (include/uapi/linux/fs.h).
+const OTHER_NAMES: u32 = 0x800 | 0x4000_0000;
+
+/// Whether a name in a directory leads where it leads until that is told. Not where upper and lower case are one: of a
+/// name that comes or goes all spellings do, and one is told. Nor where names are encrypted: with a key that comes or
+/// goes all are others, and none is told.
+fn has_plain_names(directory: &At) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(directory) = openat(directory, c".", flags, Mode::empty()) else { return false };
+    // A file system without such flags has no such directories.
+    ioctl_getflags(directory).map_or(true, |flags| flags.bits() & OTHER_NAMES == 0)
+}
 
 impl Tree {
     /// As many notes as there may be files.
@@ -77,6 +89,9 @@ impl Tree {
         node.watched.get_or_init(|| {
             let at =
                 node.at().ok().filter(|_| node.kind == FileType::Directory && self.nodes.is_own(node))?;
+            if !has_plain_names(&at) {
+                return None;
+            }
             watch.begin((node.number, node.identity.dev), at)
         });
         node.watched().is_some()
