@@ -145,7 +145,7 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 /// Names the slot of a process. Of use until it is released.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SlotId(pub(crate) usize);
 
 impl SlotId {

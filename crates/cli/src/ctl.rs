@@ -4,6 +4,7 @@
 //! known there. Whatever has a control socket is asked in this way.
 
 use crate::failure::Failure;
+use crate::output;
 use ramfold_budget::control::request::Named;
 use ramfold_budget::control::{AskError, Refusal, Reply, ask};
 use ramfold_disk::attributes::request::Attribute;
@@ -77,7 +78,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     if options.json && options.value.is_empty() {
         let mut text = String::new();
         reply.read_to_string(&mut text).map_err(unheard)?;
-        println!("{}", json(&options.attribute, &text));
+        output::print(&format!("{}\n", json(&options.attribute, &text)));
         return Ok(ExitCode::SUCCESS);
     }
     copy(&mut reply).map_err(unheard)?;

@@ -6,7 +6,7 @@
 
 use crate::failure::{Failure, say};
 use crate::find::{self, Run};
-use crate::run::{exit_status, not_started};
+use crate::run::{exit_status, not_started, reap_children};
 use ramfold_budget::pressure::Pressure;
 use ramfold_budget::process;
 use ramfold_budget::segment::{Segment, SlotId};
@@ -54,13 +54,15 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
         say(&format!("debug: {}: all of its memory is in place, until Ctrl-C", options.pid));
         held.keep(|| (signals.are_there() || held.has_ended()).then_some(0))
     } else {
+        reap_children();
         let mut command = start(&options.command)?;
         held.keep(|| {
             if signals.ended.load(Ordering::Relaxed) {
                 // It may have ended meanwhile.
                 let _ = command.kill();
             }
-            command.try_wait().ok().flatten().map(exit_status)
+            // One that cannot be waited for has ended.
+            command.try_wait().map_or(Some(125), |status| status.map(exit_status))
         })
     };
     Ok(ExitCode::from(status))

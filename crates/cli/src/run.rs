@@ -22,7 +22,7 @@ mod swap;
 mod uncounted;
 mod unmanaged;
 
-pub use child::{exit_status, not_started};
+pub use child::{exit_status, not_started, reap_children};
 pub use options::{MIN_LIMIT, Options};
 
 use crate::failure::{Failure, say};

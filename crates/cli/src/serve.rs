@@ -40,6 +40,14 @@ pub fn control(
     control.map_err(|error| Failure::failed(format!("{kind}: {error}")))
 }
 
+/// Whether this process was started by nohup(1): the end of its terminal is not its own then.
+fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    ignored >> (SIGHUP - 1) & 1 != 0
+}
+
 /// A server that has not begun.
 pub struct Prepared {
     stats: Stats,
@@ -50,7 +58,8 @@ impl Prepared {
     /// Takes signals from now on, and opens the file of `--stats`. `kind`: the name of the command.
     pub fn new(kind: &'static str, stats: Option<&Path>) -> Result<Self, Failure> {
         let stats = Stats::open(stats)?;
-        let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]);
+        let hang_up = Some(SIGHUP).filter(|_| !ignores_hang_up());
+        let signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hang_up));
         let signals = signals.map_err(|error| Failure::failed(format!("{kind}: {error}")))?;
         Ok(Self { stats, signals })
     }

@@ -158,8 +158,15 @@ fn kept(bytes: &[u8]) -> Place {
     place
 }
 
+/// Whether programs that are started from now on find SIGHUP ignored, as nohup has it.
+fn ignore_hang_up(it: bool) {
+    // SAFETY: no handler.
+    unsafe { libc::signal(libc::SIGHUP, if it { libc::SIG_IGN } else { libc::SIG_DFL }) };
+}
+
 #[test]
 fn a_disk_outlives_its_server() {
+    ignore_hang_up(false);
     let (place, image) = (Place::new(), bytes(1));
     let disk = place.serve(&["--mem-limit", "1M"]);
     write(&disk, &image);
@@ -174,7 +181,13 @@ fn a_disk_outlives_its_server() {
         assert_eq!(disk.client().write(0, &image[..PAGE]), 0);
         assert_eq!((disk.end(signal), place.files()), (Some(0), vec!["image".to_owned()]));
     }
-    assert!(place.serve(&[]).contents() == image);
+    ignore_hang_up(true);
+    let disk = place.serve(&[]);
+    ignore_hang_up(false);
+    disk.signal(libc::SIGHUP);
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(disk.contents() == image, "nohup's disk has another end than its terminal");
+    assert_eq!(disk.end(libc::SIGTERM), Some(0));
 }
 
 /// What is kept is compressed by --comp-algorithm, so the next server needs no dictionary: neither of pages that were

@@ -17,14 +17,15 @@ pub(crate) fn way(file: impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 
-/// As [`way`], from a directory that stays open: the walk to the table of descriptors takes as long as all the rest.
-fn short_way(file: impl AsFd) -> (BorrowedFd<'static>, String) {
+/// As [`way`], from a directory that stays open: the walk to the table of descriptors takes as long as all the rest. It
+/// leads there for as long as the file is open.
+fn short_way(file: BorrowedFd<'_>) -> (BorrowedFd<'static>, String) {
     static TABLE: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let table = TABLE.get_or_init(|| {
         openat(CWD, c"/proc/self/fd", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
     });
     match table {
-        Some(table) => (table.as_fd(), file.as_fd().as_raw_fd().to_string()),
+        Some(table) => (table.as_fd(), file.as_raw_fd().to_string()),
         None => (CWD, way(file)),
     }
 }
@@ -34,7 +35,7 @@ fn short_way(file: impl AsFd) -> (BorrowedFd<'static>, String) {
 /// # Errors
 /// What the system answers.
 pub(crate) fn open_anew(file: impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let (directory, way) = short_way(file);
+    let (directory, way) = short_way(file.as_fd());
     openat(directory, way, flags | OFlags::CLOEXEC, Mode::empty())
 }
 
@@ -179,7 +180,7 @@ pub(crate) fn change_queue(of: Changes) -> Result<OwnedFd, Errno> {
 /// What the system answers.
 pub(crate) fn tell_changes(queue: impl AsFd, of: Changes, file: impl AsFd, told: bool) -> Result<(), Errno> {
     let flags = if told { libc::FAN_MARK_ADD } else { libc::FAN_MARK_REMOVE };
-    let (directory, way) = short_way(file);
+    let (directory, way) = short_way(file.as_fd());
     let way = CString::new(way).map_err(|_| Errno::INVAL)?;
     let (queue, directory) = (queue.as_fd().as_raw_fd(), directory.as_raw_fd());
     // SAFETY: a string that ends with a zero, and lives for the call.

@@ -10,17 +10,21 @@ pub fn die(message: &str, reported: bool) -> ! {
         complain(message);
     }
     users::kill_others();
-    loop {
-        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-    }
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    // The first process of a PID namespace cannot kill itself: then the status that a shell gives to who was killed.
+    exit(128 + libc::SIGKILL.unsigned_abs() as usize)
 }
 
 /// Ends a program whose memory cannot be held under the limit, before it can pass it: status 125.
 pub fn refuse(why: &str) -> ! {
     complain(&format!("memory cannot be held under the limit: {why}"));
+    exit(125)
+}
+
+fn exit(status: usize) -> ! {
     loop {
         // SAFETY: ends the process, without the program's own handlers.
-        unsafe { sys::call(libc::SYS_exit_group, [125, 0, 0, 0, 0]) };
+        unsafe { sys::call(libc::SYS_exit_group, [status, 0, 0, 0, 0]) };
     }
 }
 

@@ -20,7 +20,9 @@ pub(super) struct Hold {
 }
 
 impl Hold {
+    /// For a new owner of the slot.
     pub(super) fn reset(&self) {
+        self.beat.store(0, Ordering::Relaxed);
         self.complete.store(0, Ordering::Relaxed);
     }
 }

@@ -149,6 +149,8 @@ impl Segment {
         for index in self.held_by(id) {
             self.release_extent(id, extent_number(index), discard);
         }
+        // Nobody asks it for room.
+        self.publish_oldest(id, None);
         // Before an heir counts it.
         for gauge in Gauge::ALL {
             self.publish(id, *gauge, 0);

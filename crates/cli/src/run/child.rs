@@ -121,6 +121,7 @@ impl Child {
                 self.forward(&signal);
             }
             tick(Tick::GoesOn);
+            self.reap_orphans();
             match self.poll() {
                 Some(status) if status.stopped_signal().is_some_and(is_job_control) => {
                     tick(Tick::Stops);
@@ -156,6 +157,24 @@ impl Child {
         // SAFETY: `status` is valid; the child is ours and not yet waited for.
         let pid = unsafe { libc::waitpid(self.pid, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
         (pid == self.pid).then(|| ExitStatus::from_raw(status))
+    }
+
+    /// The first process of a container gets all children whose parents have ended.
+    fn reap_orphans(&self) {
+        loop {
+            let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+            let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            // SAFETY: `info` has room for what is written; of zeros it is a value too.
+            let ended = unsafe {
+                let found = libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), flags) == 0;
+                if found { info.assume_init().si_pid() } else { 0 }
+            };
+            if ended == 0 || ended == self.pid {
+                return;
+            }
+            // SAFETY: it has ended, and nobody else waits for it; its status is not asked for.
+            unsafe { libc::waitpid(ended, ptr::null_mut(), libc::WNOHANG) };
+        }
     }
 
     fn stop_together(&self) {
@@ -222,7 +241,7 @@ fn set_mask(mask: &libc::sigset_t) {
 }
 
 /// Children of a process that ignores SIGCHLD leave no status: stops ignoring it, and says whether it did.
-fn reap_children() -> bool {
+pub fn reap_children() -> bool {
     // SAFETY: the default action is no handler.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) == libc::SIG_IGN }
 }

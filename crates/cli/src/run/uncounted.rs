@@ -12,14 +12,17 @@
 //! compared.
 
 use ramfold_budget::process::{anonymous, proportional};
-use ramfold_budget::segment::{Process, Segment};
+use ramfold_budget::segment::{Process, Segment, SlotId};
 use std::collections::HashMap;
 use std::fs;
+use std::time::{Duration, Instant};
 
 /// Looks of which the least counts.
 const LOOKS: usize = 2;
 /// Looks in a row that find nothing since a process is ending, at most.
 const PUT_OFF_AT_MOST: usize = 20;
+/// How long after the last beat of a hold its memory may be in place still.
+const HELD: Duration = Duration::from_secs(6);
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -31,6 +34,8 @@ pub struct Uncounted {
     looks: usize,
     /// Looks in a row in which a process was ending.
     put_off: usize,
+    /// The last beat of a hold that was seen in a slot, and when it was new.
+    beats: HashMap<SlotId, (u32, Instant)>,
 }
 
 impl Uncounted {
@@ -44,6 +49,16 @@ impl Uncounted {
         self.missing.into_iter().min().unwrap_or(0)
     }
 
+    /// Whether somebody wants all of a member's memory in place, or did a moment ago.
+    fn is_held(&mut self, slot: SlotId, beat: u32) -> bool {
+        let now = Instant::now();
+        let (last, since) = self.beats.entry(slot).or_insert((0, now));
+        if *last != beat {
+            (*last, *since) = (beat, now);
+        }
+        beat != 0 && since.elapsed() < HELD
+    }
+
     /// Bytes that are missing now, and whether a process has no memory any more and is still in its account: what it
     /// had in common with others is theirs alone then, and not missing. (A process whose first thread has ended looks
     /// the same, for as long as it lives.)
@@ -51,7 +66,7 @@ impl Uncounted {
         let mut related = segment.processes();
         related.retain(|process| segment.in_common(process.slot) > 0);
         self.members.retain(|pid, _| related.iter().any(|process| process.pid == *pid));
-        if related.iter().any(|process| segment.hold_beat(process.slot) != 0) {
+        if related.iter().any(|process| self.is_held(process.slot, segment.hold_beat(process.slot))) {
             related.clear();
         }
         let (mut there, mut counted, mut one_is_ending) = (0_u64, 0_u64, false);
