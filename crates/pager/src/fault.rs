@@ -75,7 +75,6 @@ impl Handler {
         let mut rung = false;
         while !rung {
             let count = await_messages(engine, &mut messages);
-            help_evictor(engine, &messages[..count]);
             let _inside = engine.enter();
             for fault in faults(engine, &mut messages, count) {
                 rung |= fault.addr & !(PAGE - 1) == engine.staging.bell(Bell::Threads);
@@ -91,7 +90,6 @@ impl Handler {
         while !(engine.stopping.load(Ordering::Acquire) && engine.workers.load(Ordering::Acquire) == 0) {
             let count = await_messages(engine, &mut messages);
             let start = now_ns();
-            help_evictor(engine, &messages[..count]);
             let _inside = engine.enter();
             engine.trace.iter().for_each(|trace| trace.came(start));
             for fault in faults(engine, &mut messages, count) {
@@ -128,7 +126,6 @@ impl Handler {
         if !engine.pages.range().contains(&fault.addr) {
             return engine.let_go(fault.addr & !(PAGE - 1));
         }
-        engine.help_evictor(fault);
         self.served = self.served.wrapping_add(1);
         let often = if engine.member.usage.is_related() { REFRESH_OF_RELATED } else { REFRESH };
         if self.served.is_multiple_of(often) {
@@ -322,17 +319,15 @@ fn await_messages(engine: &Engine, messages: &mut [Message]) -> usize {
     engine.inbox.forget_what_is_over();
     match engine.uffd.read(messages) {
         Ok(count) => {
+            // First: whoever is helped or answered needs to know of the changes.
             engine.inbox.begin_outside(changes(messages[..count].iter()));
+            // The gate may be closed by who waits until the evictor, which waits for a page, has left it.
+            inbox::faults(&messages[..count]).for_each(|fault| engine.help_evictor(fault));
             count
         }
         Err(Errno::INTR | Errno::AGAIN) => 0,
         Err(errno) => engine.die(&format!("page faults can no longer be read ({errno})")),
     }
-}
-
-/// The gate may be closed by who waits until the evictor, which waits for a page, has left it.
-fn help_evictor(engine: &Engine, messages: &[Message]) {
-    inbox::faults(messages).for_each(|fault| engine.help_evictor(fault));
 }
 
 /// The faults among the messages that came, or else among those that were read early, once the changes are taken up.

@@ -8,8 +8,8 @@
 //!
 //! Price: a walk over the page tables of each process that has a page in common, in a bounded share of one processor.
 //! The sizes are not told at one moment, so of the last looks the least counts: what is missing is found late rather
-//! than too large. What a debugger wants in place counts as before (`segment/hold.rs`): where one came nothing is
-//! compared.
+//! than too large. What a debugger wants in place counts as before (`segment/hold.rs`): while one is there, and for
+//! [`HELD`] after, nothing is compared.
 
 use ramfold_budget::process::{anonymous, proportional};
 use ramfold_budget::segment::{Process, Segment, SlotId};
