@@ -273,6 +273,47 @@ fn descendants_are_looked_at_with_tree() {
     shell.wait().unwrap();
 }
 
+/// A parent of two children at a time, each of which has memory of its own and lives for a moment.
+const PARENT: &str = "
+import os, time
+def child():
+    if os.fork() == 0:
+        mine = os.urandom(8 << 20)
+        time.sleep(0.02)
+        os._exit(0)
+child()
+print('begun', flush=True)
+while True:
+    child()
+    os.wait()
+";
+
+/// It ends when this is dropped.
+struct Parent(Child);
+
+impl Drop for Parent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn descendants_that_end_meanwhile_are_left_out() {
+    if !may_read() || !need::programs(&["python3"]) {
+        return;
+    }
+    let mut command = Command::new("python3");
+    let mut parent = Parent(command.args(["-c", PARENT]).stdout(Stdio::piped()).spawn().unwrap());
+    BufReader::new(parent.0.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    let pid = parent.0.id().to_string();
+    patience::wait_for("a child that ends while it is looked at", || {
+        let report = json(&["inspect", "--json", "--watch", "0.2", "--compressor", "lz4", "--tree", &pid]);
+        report["vanished"].as_u64().unwrap() > 0
+    });
+    assert_eq!(parent.0.try_wait().unwrap(), None);
+}
+
 #[test]
 fn what_cannot_be_inspected_is_told_in_one_line() {
     let directory = tempfile::tempdir().unwrap();

@@ -33,11 +33,14 @@ pub fn list(path: &Path, population: &mut Population) -> Result<(), OpenError> {
         return Err(OpenError::Odd { path: name, bytes });
     }
     let place = population.place(if segments.is_some() { "core dump" } else { "file" });
-    let source = population.add_source(Source::file(name, file));
+    let source = population.add_source(Source::file(name.clone(), file));
+    let mut left = bytes;
     for (offset, len) in segments.unwrap_or_else(|| vec![(0, bytes)]) {
         // A dump that was cut off ends with the file.
         let end = offset.saturating_add(len).min(bytes);
         let pages = end.saturating_sub(offset) / page;
+        let overlap = || failed(io::Error::other("its segments overlap"));
+        left = left.checked_sub(pages * page).ok_or_else(overlap)?;
         (0..pages).for_each(|index| population.add_page(source, place, offset + index * page));
     }
     Ok(())
@@ -99,6 +102,15 @@ mod tests {
         let mut cut = core(5);
         cut.truncate(3 * PAGE_SIZE + 100);
         assert_eq!(listed(&cut).unwrap().pages(), 2);
+    }
+
+    #[test]
+    fn a_core_dump_has_no_more_pages_than_its_file() {
+        let mut twice = core(5);
+        let header: [u8; 56] = twice[64..120].try_into().unwrap();
+        twice[120..176].copy_from_slice(&header);
+        twice[56] = 2;
+        assert!(matches!(listed(&twice), Err(OpenError::File { why, .. }) if why.contains("overlap")));
     }
 
     #[test]

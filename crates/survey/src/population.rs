@@ -78,6 +78,15 @@ pub enum OpenError {
     },
 }
 
+/// How a source came to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Named {
+    /// It is a target: that it has ended is an error.
+    ByUser,
+    /// It is a descendant of one: what has ended is left out.
+    AsDescendant,
+}
+
 /// Where pages are read from.
 #[derive(Debug)]
 pub struct Source {
@@ -85,16 +94,25 @@ pub struct Source {
     pub name: String,
     /// The process, if it is one.
     pub pid: Option<u32>,
+    named: Named,
     file: File,
 }
 
 impl Source {
-    pub(crate) fn process(pid: u32, memory: File) -> Self {
-        Self { name: format!("process {pid}"), pid: Some(pid), file: memory }
+    pub(crate) fn process(pid: u32, named: Named, memory: File) -> Self {
+        Self { name: format!("process {pid}"), pid: Some(pid), named, file: memory }
     }
 
     pub(crate) fn file(name: String, file: File) -> Self {
-        Self { name, pid: None, file }
+        Self { name, pid: None, named: Named::ByUser, file }
+    }
+
+    /// What was got from this source; `None` if that is a descendant which has ended.
+    pub(crate) fn unless_ended<T>(&self, got: Result<T, OpenError>) -> Result<Option<T>, OpenError> {
+        match got {
+            Err(OpenError::NoProcess(_)) if self.named == Named::AsDescendant => Ok(None),
+            got => got.map(Some),
+        }
     }
 }
 
@@ -235,19 +253,25 @@ impl Population {
         }
     }
 
-    /// Reads the page. False: it has gone since the listing.
+    /// Reads the page. False: it has gone since the listing, or with a descendant that has ended.
     ///
     /// # Errors
     /// [`OpenError`]: the process has ended, or the file cannot be read.
     pub fn read(&self, at: PageAt, page: &mut Page) -> Result<bool, OpenError> {
         let source = &self.sources[at.source as usize];
-        let Err(error) = source.file.read_exact_at(page, at.offset) else { return Ok(true) };
-        match source.pid {
+        Ok(source.unless_ended(source.read(at.offset, page))?.unwrap_or(false))
+    }
+}
+
+impl Source {
+    fn read(&self, offset: u64, page: &mut Page) -> Result<bool, OpenError> {
+        let Err(error) = self.file.read_exact_at(page, offset) else { return Ok(true) };
+        match self.pid {
             // The memory of a process that has ended reads as empty.
             Some(pid) if error.kind() == ErrorKind::UnexpectedEof => Err(OpenError::NoProcess(pid)),
             Some(pid) if error.kind() == ErrorKind::PermissionDenied => Err(OpenError::Denied(pid)),
             Some(_) => Ok(false),
-            None => Err(OpenError::File { path: source.name.clone(), why: error.to_string() }),
+            None => Err(OpenError::File { path: self.name.clone(), why: error.to_string() }),
         }
     }
 }

@@ -8,7 +8,7 @@
 //! A page that several processes share since a fork takes memory once and is listed once. That takes its frame
 //! number, which the kernel shows to CAP_SYS_ADMIN only; for others such a page is listed in each process.
 
-use crate::population::{OpenError, Population, Source};
+use crate::population::{Named, OpenError, Population, Source};
 use ramfold::PAGE_SIZE;
 use ramfold_budget::pagemap::next_with_contents;
 use rustix::fd::AsFd;
@@ -43,7 +43,12 @@ struct Mapping<'a> {
 ///
 /// # Errors
 /// [`OpenError`]: there is no such process (any more), it may not be read, or it is a kernel thread.
-pub fn list(pid: u32, population: &mut Population, frames: &mut Frames) -> Result<(), OpenError> {
+pub fn list(
+    pid: u32,
+    named: Named,
+    population: &mut Population,
+    frames: &mut Frames,
+) -> Result<(), OpenError> {
     let failed = |error: io::Error| explain(pid, &error);
     if is_kernel_thread(pid).map_err(failed)? {
         return Err(OpenError::KernelThread(pid));
@@ -54,7 +59,7 @@ pub fn list(pid: u32, population: &mut Population, frames: &mut Frames) -> Resul
     if maps.is_empty() {
         return Err(OpenError::NoProcess(pid));
     }
-    let source = population.add_source(Source::process(pid, memory));
+    let source = population.add_source(Source::process(pid, named, memory));
     for mapping in maps.lines().filter_map(parse) {
         let place = population.place(mapping.name);
         list_mapping(&pagemap, &mapping, frames, |address, swapped| {
@@ -99,7 +104,8 @@ pub fn children(pid: u32) -> Vec<u32> {
 pub(crate) fn explain(pid: u32, error: &io::Error) -> OpenError {
     const ESRCH: i32 = 3;
     match error.kind() {
-        ErrorKind::NotFound => OpenError::NoProcess(pid),
+        // The tables of a process that has ended read as empty.
+        ErrorKind::NotFound | ErrorKind::UnexpectedEof => OpenError::NoProcess(pid),
         _ if error.raw_os_error() == Some(ESRCH) => OpenError::NoProcess(pid),
         ErrorKind::PermissionDenied => OpenError::Denied(pid),
         _ => OpenError::Process { pid, why: error.to_string() },
@@ -198,7 +204,7 @@ mod tests {
     fn this_process_has_the_pages_that_it_wrote() {
         let bytes: Vec<u8> = (0..64 * PAGE_SIZE).map(|at| (at / 7).to_le_bytes()[0]).collect();
         let mut population = Population::default();
-        list(std::process::id(), &mut population, &mut Frames::new()).unwrap();
+        list(std::process::id(), Named::ByUser, &mut population, &mut Frames::new()).unwrap();
         let start = (bytes.as_ptr().addr() as u64).next_multiple_of(PAGE_SIZE as u64);
         let (mut page, mut found) = ([0; PAGE_SIZE], 0);
         for rank in 0..population.pages() {
@@ -211,5 +217,22 @@ mod tests {
             }
         }
         assert_eq!(found, 63);
+    }
+
+    #[test]
+    fn pages_of_a_descendant_that_has_ended_are_gone_and_those_of_a_target_are_missed() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = child.id();
+        let listed = |named| {
+            let mut population = Population::default();
+            list(pid, named, &mut population, &mut Frames::new()).map(|()| population)
+        };
+        let [target, descendant] = [Named::ByUser, Named::AsDescendant].map(|named| listed(named).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let read = |population: &Population| population.read(population.at(0), &mut [0; PAGE_SIZE]);
+        assert_eq!(read(&target), Err(OpenError::NoProcess(pid)));
+        assert_eq!(read(&descendant), Ok(false));
+        assert_eq!(listed(Named::AsDescendant).err(), Some(OpenError::NoProcess(pid)));
     }
 }

@@ -26,12 +26,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::BufRead;
+use std::io::{BufRead, Read as _};
 
 /// The first line.
 pub const HEAD: &str = "ramfold-trace 1";
 /// What a page compresses to if the trace does not say.
 pub const DEFAULT_BYTES: u16 = 1500;
+/// Bytes that a line has at most.
+const LONGEST: u64 = 1 << 12;
 /// Pages are below this.
 const MOST_PAGES: u64 = 1 << 48;
 
@@ -79,7 +81,8 @@ pub fn parse(mut text: impl BufRead) -> Result<Vec<Operation>, ParseError> {
     let mut line = String::new();
     let mut next = |line: &mut String| {
         line.clear();
-        text.read_line(line).map_err(|error| ParseError::Read(error.to_string()))
+        let read = text.by_ref().take(LONGEST).read_line(line);
+        read.map(|bytes| bytes as u64).map_err(|error| ParseError::Read(error.to_string()))
     };
     next(&mut line)?;
     if line.trim_end() != HEAD {
@@ -87,14 +90,19 @@ pub fn parse(mut text: impl BufRead) -> Result<Vec<Operation>, ParseError> {
     }
     let mut operations = Vec::new();
     for number in 2.. {
-        next(&mut line)?;
-        let Some(whole) = line.strip_suffix('\n') else { break };
+        let bytes = next(&mut line)?;
+        let wrong = |text: &str| ParseError::Line { line: number, text: text.chars().take(40).collect() };
+        let Some(whole) = line.strip_suffix('\n') else {
+            if bytes == LONGEST {
+                return Err(wrong(&line));
+            }
+            break;
+        };
         let text = whole.rsplit('!').next().unwrap_or_default().trim();
         if text.is_empty() || text.starts_with('#') {
             continue;
         }
-        let wrong = || ParseError::Line { line: number, text: text.chars().take(40).collect() };
-        operations.push(operation(text).ok_or_else(wrong)?);
+        operations.push(operation(text).ok_or_else(|| wrong(text))?);
     }
     Ok(operations)
 }
@@ -157,6 +165,7 @@ pub fn text(operations: &[Operation]) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::io::BufReader;
 
     fn any_operation() -> impl Strategy<Value = Operation> {
         let page = 0..MOST_PAGES;
@@ -227,5 +236,7 @@ mod tests {
             assert_eq!(error, ParseError::Line { line: 3, text: wrong.into() });
         }
         assert!(matches!(parse(&b"ramfold-trace 1\n\xff\n"[..]), Err(ParseError::Read(_))));
+        let endless = b"ramfold-trace 1\n".chain(std::io::repeat(b'r'));
+        assert_eq!(parse(BufReader::new(endless)), Err(ParseError::Line { line: 2, text: "r".repeat(40) }));
     }
 }

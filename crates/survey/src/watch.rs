@@ -12,7 +12,7 @@
 //! writes only of memory that the process itself registered for it; so none of them is used.
 
 use crate::look::Sampled;
-use crate::population::{OpenError, Population};
+use crate::population::{OpenError, Population, Source};
 use crate::process::explain;
 use ramfold::{PAGE_SIZE, page::same_filled};
 use serde::Serialize;
@@ -58,22 +58,22 @@ impl Watched {
     }
 }
 
-/// Watches the processes of the population for `seconds`.
+/// Watches the processes of the population for `seconds`. Of a descendant that ends, nothing counts from then on.
 ///
 /// # Errors
 /// [`OpenError`]: a process has ended meanwhile, or its referenced bits may not be cleared.
 pub fn watch(population: &Population, sample: &[Sampled], seconds: f64) -> Result<Watched, OpenError> {
-    let pids: Vec<u32> = population.sources().iter().filter_map(|source| source.pid).collect();
     let started = Instant::now();
-    for pid in &pids {
-        fs::write(format!("/proc/{pid}/clear_refs"), "1").map_err(|error| explain(*pid, &error))?;
+    for (source, pid) in processes(population) {
+        let cleared = fs::write(format!("/proc/{pid}/clear_refs"), "1");
+        source.unless_ended(cleared.map_err(|error| explain(pid, &error)))?;
     }
     let mut ages = Vec::new();
     for reading in (0..READINGS).rev() {
         let due = Duration::from_secs_f64(seconds / f64::from(1u32 << reading));
         std::thread::sleep(due.saturating_sub(started.elapsed()));
         let age = started.elapsed().as_secs_f64();
-        let used = sum(&pids)?;
+        let used = sum(population)?;
         let cold_bytes = used.anonymous - used.referenced;
         ages.push(Age {
             seconds: age,
@@ -84,19 +84,23 @@ pub fn watch(population: &Population, sample: &[Sampled], seconds: f64) -> Resul
     Ok(Watched { ages, written_share: written_share(population, sample)? })
 }
 
-fn sum(pids: &[u32]) -> Result<Used, OpenError> {
+fn processes(population: &Population) -> impl Iterator<Item = (&Source, u32)> {
+    population.sources().iter().filter_map(|source| Some((source, source.pid?)))
+}
+
+fn sum(population: &Population) -> Result<Used, OpenError> {
     let mut sum = Used::default();
-    for pid in pids {
-        let smaps =
-            fs::read_to_string(format!("/proc/{pid}/smaps")).map_err(|error| explain(*pid, &error))?;
-        if smaps.is_empty() {
-            return Err(OpenError::NoProcess(*pid));
-        }
-        let used = parse(&smaps);
+    for (source, pid) in processes(population) {
+        let used = source.unless_ended(used(pid))?.unwrap_or_default();
         sum.anonymous += used.anonymous;
         sum.referenced += used.referenced;
     }
     Ok(sum)
+}
+
+fn used(pid: u32) -> Result<Used, OpenError> {
+    let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).map_err(|error| explain(pid, &error))?;
+    if smaps.is_empty() { Err(OpenError::NoProcess(pid)) } else { Ok(parse(&smaps)) }
 }
 
 /// Of a mapping that also has pages of a file, no more than its anonymous pages can have been referenced.
