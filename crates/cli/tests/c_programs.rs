@@ -38,6 +38,7 @@ properties!(
     executable,
     exits,
     filter,
+    flushes,
     fork_chain,
     fork_content,
     futexes,
@@ -85,11 +86,29 @@ fn crossings() {
     });
 }
 
+/// Timers and aio have a library of their own before glibc 2.34.
+#[test]
+fn libc_threads() {
+    property_with("libc_threads", &["-lrt"], |_| {});
+}
+
 #[test]
 fn stack_reuse() {
     property_with("stack_reuse", &[], |directory| {
         common::compiled_module("stack_reuse", directory, &[]);
     });
+}
+
+/// A library of the user's that wraps calls; ramfold's come before it.
+#[test]
+fn in_between() {
+    if !(need::userfaultfd() && need::programs(&["cc"])) {
+        return;
+    }
+    let scratch = common::scratch();
+    let module = common::compiled_module("in_between", scratch.path(), &[]);
+    let program = program("in_between", scratch.path(), &["40"]);
+    property_of("in_between", program.variable("LD_PRELOAD", module.to_str().unwrap()), scratch.path());
 }
 
 #[test]
@@ -154,8 +173,11 @@ fn property_with(name: &str, flags: &[&str], prepare: impl FnOnce(&Path)) {
     let scratch = common::scratch();
     prepare(scratch.path());
     let binary = common::compiled_with(name, scratch.path(), flags);
-    let program = Program::new(name, &[binary.to_str().unwrap(), "40"]);
-    let plain = run(&program, None, &scratch.path().join("plain"));
+    property_of(name, Program::new(name, &[binary.to_str().unwrap(), "40"]), scratch.path());
+}
+
+fn property_of(name: &str, program: Program, scratch: &Path) {
+    let plain = run(&program, None, &scratch.join("plain"));
     if plain.status.code() == Some(SKIPPED) {
         need::skip(&format!("{name}: {}", plain.stderr.trim()));
         return;
@@ -164,7 +186,7 @@ fn property_with(name: &str, flags: &[&str], prepare: impl FnOnce(&Path)) {
     let program = program.variable("EXPECT_EVICTED", "1");
     for mode in modes_of(name) {
         let ramfold = Ramfold::new(32 * MIB, &["--evict-mode", mode, "--swap-size", "1G"]);
-        let limited = run(&program, Some(&ramfold), &scratch.path().join(mode));
+        let limited = run(&program, Some(&ramfold), &scratch.join(mode));
         common::report(name, mode, &limited);
         assert!(limited.status.success(), "{name}, {mode}: {} {}", limited.status, limited.stderr);
         if !COUNTED_TWICE.contains(&name) {

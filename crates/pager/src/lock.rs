@@ -6,9 +6,9 @@
 //! to see it: it may drop it, unlock it, move it, all at once or in part, as any other memory. Dropped or unmapped it
 //! is kept no longer.
 //!
-//! A lock that was had once may be refused later (after a fork, a move, munlockall): the process has given up
-//! CAP_IPC_LOCK since, or RLIMIT_MEMLOCK is smaller. It is too late then to refuse anything, so such memory stays by
-//! the books ([`Space::unlocked`]): evictors look there before they take a page.
+//! The kernel may refuse to lock what is kept (RLIMIT_MEMLOCK), and what was locked before: after a fork, a move or
+//! munlockall, where the process has given up CAP_IPC_LOCK since. Such memory stays by the books
+//! ([`Space::unlocked`]): evictors look there before they take a page.
 //!
 //! Price: the pages. Guarantee: what stays is never evicted, nor made to wait for the pager in any other way.
 
@@ -19,6 +19,7 @@ use crate::mask::{Mask, ones};
 use crate::pager::Pager;
 use crate::space::{Area, Kind, Space};
 use crate::sys::{self, PAGE};
+use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -99,8 +100,7 @@ impl Pager {
         Ok(())
     }
 
-    /// Keeps a range, as far as it is managed and anonymous. What cannot be locked is not kept: a page of it may be on
-    /// its way out.
+    /// Keeps a range, as far as it is managed and anonymous.
     ///
     /// # Errors
     /// [`MapError::NoMemory`] if part of the range is not mapped; else what the kernel answers.
@@ -111,6 +111,7 @@ impl Pager {
         for (part, before) in self.change(&range, kept)? {
             if before.kind == Kind::Anonymous
                 && let Err(errno) = sys::lock(part.start, part.len(), true)
+                && !self.keep_by_the_books(&part, errno)
             {
                 // Unmapped meanwhile: it is kept no longer.
                 let _ = self.change(&part, |area| Area { kept: before.kept && area.kept, ..area });
@@ -118,6 +119,24 @@ impl Pager {
             }
         }
         done
+    }
+
+    /// Keeps what the kernel does not lock, if that is why. Who has taken a page of it before is through with that once
+    /// the gate was closed; what is away then comes back, and stays.
+    fn keep_by_the_books(&self, part: &Range<usize>, why: Errno) -> bool {
+        let areas = {
+            let _inside = self.gate.enter();
+            let space = self.space();
+            if ![Errno::AGAIN, Errno::NOMEM, Errno::PERM].contains(&why) || !space.is_mapped(part) {
+                return false;
+            }
+            space.unlocked.store(true, Ordering::Relaxed);
+            space.areas_in(part)
+        };
+        drop(self.gate.close_scoped());
+        let usable = areas.into_iter().filter(|(_, area)| area.prot.writable());
+        usable.flat_map(|(part, _)| part.step_by(PAGE)).for_each(sys::touch);
+        true
     }
 
     /// Locks in the kernel what is kept: in a forked child, which inherits no locks, for one. It is all there, and

@@ -57,6 +57,12 @@ int ramfold_is_in_heap(void);
 /* The first library's (start/users.c): before a system call that may give up rights. */
 void ramfold_before_call(long number, long a, long b, long c);
 
+/* The first library's (start/exec.c). */
+int ramfold_execve(const char *path, char *const *argv, char *const *envp);
+
+/* descriptors.rs: whether one of these looks closed to the program; errno says so then. */
+int ramfold_looks_closed(int one, int other);
+
 /* futexes.rs */
 int ramfold_bring_word(uintptr_t word);
 
@@ -267,18 +273,22 @@ long ramfold_syscall(long number, ...) {
     switch (number) {
     case SYS_clone: return call_clone(a);
     case SYS_clone3: return call_clone3(a);
-    case SYS_execve: return execve((const char *)a[0], (char **)a[1], (char **)a[2]);
+    case SYS_execve: return ramfold_execve((const char *)a[0], (char **)a[1], (char **)a[2]);
     case SYS_execveat:
         return ramfold_execveat((int)a[0], (const char *)a[1], (char **)a[2], (char **)a[3], (int)a[4]);
 #ifdef SYS_fork
     case SYS_fork: return copy_process(number, a, NULL, 0, 0);
 #endif
     case SYS_exit: ramfold_before_exit((int)a[0]); break;
-    case SYS_close: return close((int)a[0]);
+    case SYS_close:
+        if (ramfold_looks_closed((int)a[0], (int)a[0])) return -1;
+        break;
 #ifdef SYS_dup2
-    case SYS_dup2: return dup2((int)a[0], (int)a[1]);
+    case SYS_dup2:
 #endif
-    case SYS_dup3: return dup3((int)a[0], (int)a[1], (int)a[2]);
+    case SYS_dup3:
+        if (ramfold_looks_closed((int)a[0], (int)a[1])) return -1;
+        break;
     case SYS_close_range: return ramfold_close_range((unsigned)a[0], (unsigned)a[1], (int)a[2]);
     case SYS_unshare: return unshare((int)a[0]);
     case SYS_setns: return setns((int)a[0], (int)a[1]);

@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_uint};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use crate::{sys, tls};
+use crate::{real, sys, tls};
 
 /// The pager's own, and four for each child that has this table too.
 const MOST: usize = 48;
@@ -51,38 +51,70 @@ fn uint(value: c_int) -> usize {
     value.cast_unsigned() as usize
 }
 
+real::function!(fn dup2(c_int, c_int) -> c_int);
+real::function!(fn dup3(c_int, c_int, c_int) -> c_int);
+
+unsafe extern "C" {
+    fn ramfold_find_close();
+}
+
+/// Finds libc's functions; there is one thread.
+pub fn find() {
+    dup2::get();
+    dup3::get();
+    // SAFETY: looks for a name only.
+    unsafe { ramfold_find_close() };
+}
+
+/// Whether one of these looks closed to the program; errno says so then.
+fn look_closed(one: c_int, other: c_int) -> bool {
+    let closed = is_protected(one) || is_protected(other);
+    if closed {
+        sys::set_errno(libc::EBADF);
+    }
+    closed
+}
+
+/// For clone.c and descriptors.c.
 #[unsafe(no_mangle)]
-pub extern "C" fn close(fd: c_int) -> c_int {
-    if is_protected(fd) {
-        return sys::fail(libc::EBADF);
-    }
-    if tls::is_internal() {
+extern "C" fn ramfold_looks_closed(one: c_int, other: c_int) -> c_int {
+    look_closed(one, other).into()
+}
+
+/// For descriptors.c: closes a descriptor of ramfold's own, if this thread works for ramfold; else false.
+#[unsafe(no_mangle)]
+extern "C" fn ramfold_closes_own(fd: c_int, result: &mut c_int) -> c_int {
+    let internal = tls::is_internal();
+    if internal {
         unprotect(fd);
+        // SAFETY: a descriptor of ramfold's own.
+        *result = unsafe { sys::call_int(libc::SYS_close, [uint(fd), 0, 0, 0, 0]) };
     }
-    // SAFETY: the program's own descriptor.
-    unsafe { sys::call_int(libc::SYS_close, [uint(fd), 0, 0, 0, 0]) }
+    internal.into()
+}
+
+real::jump! {
+    close => ramfold_close,
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
-    if is_protected(new) || is_protected(old) {
-        return sys::fail(libc::EBADF);
+    match dup2::get() {
+        _ if look_closed(old, new) => -1,
+        // SAFETY: the program's own descriptors.
+        Some(real) => unsafe { real(old, new) },
+        None => sys::fail(libc::ENOSYS),
     }
-    if old == new {
-        // SAFETY: asks whether the descriptor is open; errno is what dup2 would set.
-        return if unsafe { libc::fcntl(old, libc::F_GETFD) } == -1 { -1 } else { old };
-    }
-    // SAFETY: the program's own descriptors.
-    unsafe { sys::call_int(libc::SYS_dup3, [uint(old), uint(new), 0, 0, 0]) }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    if is_protected(new) || is_protected(old) {
-        return sys::fail(libc::EBADF);
+    match dup3::get() {
+        _ if look_closed(old, new) => -1,
+        // SAFETY: the program's own descriptors.
+        Some(real) => unsafe { real(old, new, flags) },
+        None => sys::fail(libc::ENOSYS),
     }
-    // SAFETY: the program's own descriptors.
-    unsafe { sys::call_int(libc::SYS_dup3, [uint(old), uint(new), uint(flags), 0, 0]) }
 }
 
 #[unsafe(no_mangle)]

@@ -5,7 +5,7 @@
 //! pthread_mutex_init on. When a futex call by syscall() fails so, its words are brought in, and it is made again.
 //!
 //! Price: the page of such a mutex, for as long as its memory is mapped. Guarantee: as without ramfold, but for what
-//! the program does by its own instructions, and where the system lets it lock no more memory (RLIMIT_MEMLOCK).
+//! the program does by its own instructions.
 
 use std::ffi::c_int;
 
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn init(mutex: *mut pthread_mutex_t, attributes: *const pt
         let (start, end) = (mutex.addr() / PAGE * PAGE, mutex.addr() + size_of::<pthread_mutex_t>());
         let len = end.next_multiple_of(PAGE) - start;
         if pager::range().contains(&start) {
-            // Where it cannot be kept it works as long as it is there.
+            // It is mapped, so it can be kept.
             let _ = with_pager(move |pager| pager.keep(start, len));
         }
     }

@@ -2,13 +2,12 @@
 
 use std::ffi::{CString, c_void};
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
 use ramfold_pager::Host;
 
 use crate::tls::{self, Internal};
-use crate::{descriptors, ending, heap, running, stack, threads, untraced};
+use crate::{descriptors, ending, heap, libc_threads, running, stack, threads, untraced};
 
 /// Stack of a pager thread, in bytes; only what is touched is memory.
 const STACK: usize = 512 << 10;
@@ -22,6 +21,7 @@ struct Body {
 
 unsafe extern "C" fn run(body: *mut c_void) -> *mut c_void {
     tls::dedicate();
+    libc_threads::enter();
     // SAFETY: made by `spawn` for this thread alone.
     let body = *unsafe { Box::from_raw(body.cast::<Body>()) };
     if let Ok(name) = CString::new(body.name) {
@@ -30,21 +30,6 @@ unsafe extern "C" fn run(body: *mut c_void) -> *mut c_void {
     }
     (body.run)();
     std::ptr::null_mut()
-}
-
-/// Runs `f` with every signal blocked: the threads it starts block them for good. But for libc's own two, which
-/// pthread_sigmask leaves open: who changes the user of all threads waits for each of them, and holds a lock meanwhile
-/// that the start of a thread takes (`__nptl_setxid`, `allocate_stack`).
-fn without_signals<T>(f: impl FnOnce() -> T) -> T {
-    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: both sets are written before they are read.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-        let result = f();
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
-        result
-    }
 }
 
 impl Host for Program {
@@ -57,10 +42,12 @@ impl Host for Program {
         let body = Box::into_raw(Box::new(Body { name, run: body }));
         // SAFETY: the stack is fresh, and the body is this thread's alone.
         let create = || unsafe { threads::create_internal(stack, STACK, run, body.cast()) };
-        let error = without_signals(|| untraced::start(create));
+        libc_threads::begin();
+        let error = tls::without_signals(|| untraced::start(create));
         if error == 0 {
             return Ok(());
         }
+        libc_threads::not_begun();
         // SAFETY: no thread has it.
         drop(unsafe { Box::from_raw(body) });
         stack::delete(stack, STACK);

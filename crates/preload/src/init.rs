@@ -9,7 +9,10 @@ use ramfold_pager::Pager;
 use crate::ending::refuse;
 use crate::heap::{self, redirected};
 use crate::tls::Internal;
-use crate::{cores, environ, fork, futexes, host, libc_data, loader, management, pager, streams, threads};
+use crate::{
+    cores, descriptors, environ, fork, futexes, host, libc_data, loader, management, namespaces, pager,
+    streams, threads,
+};
 
 fn make_pager() {
     let made = environ::config()
@@ -23,10 +26,12 @@ fn make_pager() {
 fn find_all() {
     let _internal = Internal::enter();
     cores::find();
+    descriptors::find();
     fork::find();
     futexes::find();
     heap::find();
     libc_data::find();
+    namespaces::find();
     streams::find();
     threads::find();
 }

@@ -12,7 +12,7 @@
 //! | `_Fork`, clone, syscall, fork's handlers | the child needs its own copy | fork.rs, clone.c, gate.rs |
 //! | clone | what shares the memory may outlive this process | guests.rs |
 //! | prctl, syscall | a filter of system calls is not to meet the pager | filters.rs, deputy.rs, clone.c |
-//! | pthread_create, thrd_create | tables of threads stay out of managed memory; threads are counted | threads.rs |
+//! | pthread_create, thrd_create | their tables are not managed; threads are counted | threads.rs, libc_threads.rs |
 //! | `pthread_mutex_init`, syscall | the kernel waits for no page of a futex that it writes to | futexes.rs, clone.c |
 //! | fopen and its family | so do streams | streams.rs |
 //! | close, dup2, close_range, ... | the pager's descriptors stay open | descriptors.rs |
@@ -31,8 +31,8 @@
 //!
 //! What holds a lock that the pager's threads need runs on a stack of ramfold's own (stack.rs), with signals blocked.
 //!
-//! Order of locks: the heap's gate, large blocks, the break, the pager, the internal allocator. Nothing here calls
-//! into libc's allocating functions while it holds one, unless it is internal (tls.rs).
+//! Order of locks: libc's list of streams, the heap's gate, large blocks, the break, the pager, the internal allocator.
+//! Nothing here calls into libc's allocating functions while it holds one, unless it is internal (tls.rs).
 
 mod address_space;
 mod bond;
@@ -53,6 +53,7 @@ mod init;
 mod internal;
 mod large;
 mod libc_data;
+mod libc_threads;
 mod loader;
 mod lock;
 mod low;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ramfold_budget::time::sleep;
 
 use crate::tls::Internal;
-use crate::{ending, pager, stack, sys, threads};
+use crate::{ending, pager, real, stack, sys, threads};
 
 /// Namespaces of this process's children only, in which no thread can be started.
 const OF_CHILDREN: c_int = libc::CLONE_NEWPID | CLONE_NEWTIME;
@@ -31,6 +31,13 @@ pub extern "C" fn setns(fd: c_int, kinds: c_int) -> c_int {
     enter(libc::SYS_setns, [fd, kinds], 0, kinds & !OF_CHILDREN != 0)
 }
 
+real::function!(fn chroot(*const c_char) -> c_int);
+
+/// Finds libc's function; there is one thread.
+pub fn find() {
+    chroot::get();
+}
+
 /// Before the root changes, /proc is kept. Not by a child that only shares the memory: descriptors are its own.
 ///
 /// # Safety
@@ -40,8 +47,9 @@ pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
     if !pager::is_guest() {
         pager::internally(|| pager::pager().keep_proc());
     }
+    let Some(real) = chroot::get() else { return sys::fail(libc::ENOSYS) };
     // SAFETY: the program's own call.
-    unsafe { sys::call_int(libc::SYS_chroot, [path.addr(), 0, 0, 0, 0]) }
+    unsafe { real(path) }
 }
 
 /// Makes the call; its arguments are those from `first` on, the flags the last. `parted`: it can be made flag by flag.

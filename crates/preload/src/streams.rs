@@ -28,12 +28,41 @@ pub fn takes(size: usize) -> bool {
     taken
 }
 
+real::function!(fn _IO_list_lock() -> ());
+real::function!(fn _IO_list_unlock() -> ());
+real::function!(fn _IO_list_resetlock() -> ());
+
+/// Takes libc's lock on the list of all streams, as libc's fork does; a thread may have it several times.
+pub fn hold_list() {
+    call(_IO_list_lock::get());
+}
+
+/// Ends [`hold_list`], in the parent of a fork.
+pub fn release_list() {
+    call(_IO_list_unlock::get());
+}
+
+/// Ends [`hold_list`], in the child of a fork, whatever libc has done with the lock there.
+pub fn reset_list() {
+    call(_IO_list_resetlock::get());
+}
+
+fn call(of_libc: Option<unsafe extern "C" fn()>) {
+    if let Some(function) = of_libc {
+        // SAFETY: none of them has an argument or a result; each works on a lock of libc's own.
+        unsafe { function() };
+    }
+}
+
 unsafe extern "C" {
     fn ramfold_find_streams();
 }
 
 /// Finds libc's functions; there is one thread.
 pub fn find() {
+    _IO_list_lock::get();
+    _IO_list_unlock::get();
+    _IO_list_resetlock::get();
     // SAFETY: looks for names only.
     unsafe { ramfold_find_streams() };
 }

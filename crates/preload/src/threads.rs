@@ -4,18 +4,23 @@
 //! its stack, which libc maps for itself, and its thread-local tables are the dynamic linker's (loader.rs); where the
 //! program brings a stack of its own, in managed memory, the part in which libc puts the block is kept. Program
 //! threads are counted: the pager's threads would keep a process alive whose main thread has called pthread_exit, so
-//! the last program thread to end exits for it. So does the last to end past libc, by exit(2): who calls that by
-//! syscall(), and who returns from the function that clone() ran in a copy of the process.
+//! the last program thread to end exits for it. Where threads that libc has started for itself are left, one of this
+//! library's waits for them first. So does the last to end past libc, by exit(2): who calls that by syscall(), and who
+//! returns from the function that clone() ran in a copy of the process.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+
+use ramfold_budget::time::sleep;
+use std::time::Duration;
 
 use libc::{pthread_attr_t, pthread_key_t, pthread_t};
 
+use crate::pager::internally;
 use crate::tls::Internal;
-use crate::{gate, management, pager, real, running, sys, tls};
+use crate::{gate, libc_threads, management, pager, real, running, sys, tls};
 
 /// A thread's start function.
 pub type Start = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
@@ -27,8 +32,13 @@ real::function!(fn thrd_create(*mut pthread_t, Start, *mut c_void) -> c_int);
 static PROGRAM_THREADS: AtomicUsize = AtomicUsize::new(1);
 /// The key whose destructor sees threads end; plus one, 0 when there is none.
 static KEY: AtomicU32 = AtomicU32::new(0);
-/// One of them has ended past libc, which takes none for the last then.
+/// One of them has ended past libc, which takes none for the last then; and with what the last of these did.
 static PAST_LIBC: AtomicBool = AtomicBool::new(false);
+static STATUS: AtomicI32 = AtomicI32::new(0);
+/// There is a thread that waits for those that libc has started.
+static WAITS: AtomicBool = AtomicBool::new(false);
+/// Between two looks of it.
+const LOOK: Duration = Duration::from_millis(50);
 /// The pager's threads are another process's, a keeper's (guests.rs): the kernel ends this one with its last thread.
 /// Set under [`gate::hold_forks`].
 static ALONE: AtomicBool = AtomicBool::new(false);
@@ -56,9 +66,13 @@ pub fn register_main() {
 pub fn only_this_one() {
     PROGRAM_THREADS.store(1, Ordering::Relaxed);
     PAST_LIBC.store(false, Ordering::Relaxed);
+    STATUS.store(0, Ordering::Relaxed);
+    WAITS.store(false, Ordering::Relaxed);
     ALONE.store(false, Ordering::Relaxed);
     count_this(running::own_tid());
     running::only_this_one();
+    // It may be one that was not counted in the parent.
+    watch(1);
 }
 
 /// The pager's threads are a keeper's from here on.
@@ -83,15 +97,51 @@ fn count_this(tid: u32) {
     unsafe { tls::thread().as_mut().tid = tid };
 }
 
-/// Takes this thread off the count. Whether it was the last.
+/// Takes this thread off the count. Whether the process ends with it. (Where there is a keeper, a filter may forbid
+/// to look for threads that are not counted.)
 fn end() -> bool {
     gate::leave_for_good(tls::thread());
     running::leave();
     count_this(0);
-    PROGRAM_THREADS.fetch_sub(1, Ordering::AcqRel) == 1
+    PROGRAM_THREADS.fetch_sub(1, Ordering::AcqRel) == 1 && (are_alone() || !others_go_on())
 }
 
-/// Whether the program has one thread.
+/// For the last thread that was counted, which is about to end. Whether there are others, which libc has started, and
+/// one that waits for their end: it ends the process.
+fn others_go_on() -> bool {
+    internally(libc_threads::are_left) && (WAITS.swap(true, Ordering::AcqRel) || start_waiting())
+}
+
+/// Starts the thread that waits; false if there can be none.
+fn start_waiting() -> bool {
+    let (mut attr, mut thread) = (MaybeUninit::uninit(), 0);
+    let attr = attr.as_mut_ptr();
+    // SAFETY: the attributes are initialised by the first call.
+    unsafe {
+        libc::pthread_attr_init(attr);
+        libc::pthread_attr_setdetachstate(attr, libc::PTHREAD_CREATE_DETACHED);
+        let error = create(&raw mut thread, attr, wait, ptr::null_mut());
+        libc::pthread_attr_destroy(attr);
+        error == 0
+    }
+}
+
+/// A thread like the program's: libc's `exit` runs the program's handlers in it.
+extern "C" fn wait(_: *mut c_void) -> *mut c_void {
+    tls::without_signals(|| {
+        while !is_only_one() || internally(libc_threads::are_left) {
+            sleep(LOOK);
+        }
+    });
+    end_process()
+}
+
+fn end_past_libc(status: c_int) {
+    // SAFETY: ends the process, without the program's own handlers.
+    unsafe { sys::call(libc::SYS_exit_group, [(status & 0xff).unsigned_abs() as usize, 0, 0, 0, 0]) };
+}
+
+/// Whether the program has one thread that is counted.
 pub fn is_only_one() -> bool {
     PROGRAM_THREADS.load(Ordering::Relaxed) == 1
 }
@@ -107,14 +157,19 @@ unsafe extern "C" fn ended(round: *mut c_void) {
     if round.addr() < ROUNDS {
         return watch(round.addr() + 1);
     }
-    if !end() {
-        return;
+    STATUS.store(0, Ordering::Relaxed);
+    if end() {
+        end_process();
     }
+}
+
+/// The end of a process whose last thread has ended.
+fn end_process() -> ! {
     if PAST_LIBC.load(Ordering::Acquire) {
-        end_process(0);
+        end_past_libc(STATUS.load(Ordering::Relaxed));
     }
     // SAFETY: what libc does when the last thread ends.
-    unsafe { libc::exit(0) };
+    unsafe { libc::exit(0) }
 }
 
 /// For clone.c: this thread is about to end past libc. Not counted are threads that libc does not know, and processes
@@ -127,15 +182,11 @@ extern "C" fn ramfold_before_exit(status: c_int) {
     if are_alone() || counted != running::own_tid() {
         return;
     }
+    STATUS.store(status, Ordering::Relaxed);
     PAST_LIBC.store(true, Ordering::Release);
     if end() {
-        end_process(status);
+        end_past_libc(status);
     }
-}
-
-fn end_process(status: c_int) {
-    // SAFETY: ends the process, without the program's own handlers.
-    unsafe { sys::call(libc::SYS_exit_group, [(status & 0xff).unsigned_abs() as usize, 0, 0, 0, 0]) };
 }
 
 /// What a new thread is to run; the layout is that of tls.c.

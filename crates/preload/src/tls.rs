@@ -6,6 +6,7 @@
 use std::arch::asm;
 use std::ffi::c_int;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 /// The block of one thread; the layout is that of thread.h.
@@ -144,6 +145,21 @@ fn set_mask(mask: u64) -> u64 {
     // SAFETY: both words are valid for the call.
     unsafe { crate::sys::call(libc::SYS_rt_sigprocmask, args) };
     before
+}
+
+/// Runs `f` with every signal blocked, in the threads too that it starts. But for libc's own two, which
+/// pthread_sigmask leaves open: who changes the user of all threads waits for each of them, and holds a lock meanwhile
+/// that the start of a thread takes (`__nptl_setxid`, `allocate_stack`).
+pub fn without_signals<T>(f: impl FnOnce() -> T) -> T {
+    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: both sets are written before they are read.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        let result = f();
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+        result
+    }
 }
 
 /// As the C library's header has it.

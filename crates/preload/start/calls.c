@@ -53,7 +53,6 @@ KERNEL(munlock, SYS_munlock)
 KERNEL(munlockall, SYS_munlockall)
 KERNEL(shmat, SYS_shmat)
 KERNEL(shmdt, SYS_shmdt)
-KERNEL(chroot, SYS_chroot)
 
 int first_pkey_mprotect(void *addr, size_t len, int prot, int key) {
     if (key == -1) return (int)first_mprotect((long)addr, (long)len, prot, 0, 0, 0);
@@ -83,7 +82,13 @@ static void *bare_fork;
 
 void ramfold_find_fork(void) { ramfold_find(&bare_fork, "_Fork"); }
 
-pid_t first__Fork(void) { return ((pid_t(*)(void))ramfold_find(&bare_fork, "_Fork"))(); }
+pid_t first__Fork(void) {
+    ramfold_hold_loading();
+    pid_t pid = ((pid_t(*)(void))ramfold_find(&bare_fork, "_Fork"))();
+    if (pid) ramfold_release_loading();
+    else ramfold_reset_loading();
+    return pid;
+}
 
 struct copy {
     int (*function)(void *);
@@ -119,12 +124,12 @@ int first_prctl(int option, long a, long b, long c, long d) {
 }
 
 /* descriptors.c, exec.c. */
-extern int first_close(int), first_close_range(unsigned, unsigned, int);
-extern int execve(const char *, char *const *, char *const *), execveat(int, const char *, char *const *, char *const *, int);
+extern int first_close_range(unsigned, unsigned, int);
+extern int execveat(int, const char *, char *const *, char *const *, int);
 
 long first_syscall(long number, long a, long b, long c, long d, long e, long f) {
     ramfold_before_call(number, a, b, c);
-    if (number == SYS_execve) return execve((const char *)a, (char *const *)b, (char *const *)c);
+    if (number == SYS_execve) return ramfold_execve((const char *)a, (char *const *)b, (char *const *)c);
     if (number == SYS_execveat)
         return execveat((int)a, (const char *)b, (char *const *)c, (char *const *)d, (int)e);
     if (number == SYS_unshare) return first_unshare((int)a);
@@ -132,7 +137,7 @@ long first_syscall(long number, long a, long b, long c, long d, long e, long f) 
     if (number == SYS_clone) ramfold_carry((unsigned long)a);
     uint64_t flags;
     if (number == SYS_clone3 && a && b >= 8 && ramfold_copy(&flags, (void *)a, sizeof flags)) ramfold_carry(flags);
-    if (number == SYS_close) return first_close((int)a);
+    if (number == SYS_close && ramfold_looks_closed_yet((int)a)) return -1;
     if (number == SYS_close_range) return first_close_range((unsigned)a, (unsigned)b, (int)c);
     if (number == SYS_mmap) return ((any)ramfold_slot_mmap)(a, b, c, d, e, f);
     if (number == SYS_mlockall && ramfold_load(__builtin_return_address(0)))
@@ -165,6 +170,7 @@ FILE *first_fopencookie(void *cookie, const char *mode, cookie_io_functions_t fu
         return ((any)ramfold_find(&found, #name))(a, b, c, d, e, f);                   \
     }
 
+LIBC(chroot)
 LIBC(mincore)
 LIBC(msync)
 LIBC(pthread_mutex_init)

@@ -1,4 +1,5 @@
-/* Closing while the process is small: what is carried into other namespaces (carry.c) looks closed. */
+/* Closing while the process is small: what is carried into other namespaces (carry.c) looks closed. The rest is the affair of who is
+ * behind, libc or a library that replaces these functions too (torsocks). */
 
 #include "start.h"
 
@@ -6,22 +7,30 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Bound to libc under names that nobody replaces: they may be called in a signal handler. */
-extern int __close(int), __dup2(int, int);
+static int (*real_close)(int), (*real_dup2)(int, int), (*real_dup3)(int, int, int);
 
-static int is_kept(int fd) {
+void ramfold_find_descriptors(void) {
+    real_close = ramfold_behind("close");
+    real_dup2 = ramfold_behind("dup2");
+    real_dup3 = ramfold_behind("dup3");
+}
+
+int ramfold_looks_closed_yet(int fd) {
     if (!ramfold_is_carried(fd)) return 0;
     errno = EBADF;
     return 1;
 }
 
-int first_close(int fd) { return is_kept(fd) ? -1 : __close(fd); }
-
-int first_dup2(int old, int new) { return is_kept(new) || is_kept(old) ? -1 : __dup2(old, new); }
-
-int first_dup3(int old, int new, int flags) {
-    return is_kept(new) || is_kept(old) ? -1 : (int)ramfold_call(SYS_dup3, old, new, flags, 0, 0, 0);
+static int are_closed(int one, int other) {
+    if (!real_close) ramfold_find_descriptors();
+    return ramfold_looks_closed_yet(one) || ramfold_looks_closed_yet(other);
 }
+
+int first_close(int fd) { return are_closed(fd, fd) ? -1 : real_close(fd); }
+
+int first_dup2(int old, int new) { return are_closed(old, new) ? -1 : real_dup2(old, new); }
+
+int first_dup3(int old, int new, int flags) { return are_closed(old, new) ? -1 : real_dup3(old, new, flags); }
 
 /* Around them. */
 int first_close_range(unsigned first, unsigned last, int flags) {

@@ -14,22 +14,6 @@
 
 int ramfold_pages_are_copied;
 
-static int (*real_open)(const char *, int, ...);
-static int (*real_openat)(int, const char *, int, ...);
-static int (*real_open_2)(const char *, int);
-static int (*real_openat_2)(int, const char *, int);
-static int (*real_fcntl)(int, int, ...);
-
-/* What libc has under these names: looked for while there is one thread, since looking is not safe in a signal handler. */
-void ramfold_find_direct(void) {
-    real_open = ramfold_behind("open64");
-    real_openat = ramfold_behind("openat64");
-    real_open_2 = ramfold_behind("__open64_2");
-    real_openat_2 = ramfold_behind("__openat64_2");
-    real_fcntl = ramfold_behind("fcntl64");
-    if (!real_fcntl) real_fcntl = ramfold_behind("fcntl"); /* before glibc 2.28 */
-}
-
 static int buffered(int flags) { return ramfold_pages_are_copied ? flags & ~O_DIRECT : flags; }
 
 /* The mode, if there is one. */
@@ -42,46 +26,60 @@ static int buffered(int flags) { return ramfold_pages_are_copied ? flags & ~O_DI
         va_end(list);                                                                 \
     }
 
-int ramfold_open(const char *path, int flags, ...) {
-    MODE(mode, flags)
-    if (!real_open) ramfold_find_direct();
-    return real_open(path, buffered(flags), mode);
-}
-
-int ramfold_openat(int directory, const char *path, int flags, ...) {
-    MODE(mode, flags)
-    if (!real_openat) ramfold_find_direct();
-    return real_openat(directory, path, buffered(flags), mode);
-}
-
-int ramfold_open_2(const char *path, int flags) {
-    if (!real_open_2) ramfold_find_direct();
-    return real_open_2(path, buffered(flags));
-}
-
-int ramfold_openat_2(int directory, const char *path, int flags) {
-    if (!real_openat_2) ramfold_find_direct();
-    return real_openat_2(directory, path, buffered(flags));
-}
-
-int ramfold_fcntl(int fd, int command, ...) {
-    va_list list;
-    va_start(list, command);
-    void *argument = va_arg(list, void *);
-    va_end(list);
-    if (!real_fcntl) ramfold_find_direct();
-    if (command == F_SETFL) return real_fcntl(fd, command, buffered((int)(long)argument));
-    return real_fcntl(fd, command, argument);
-}
-
 #define SAME(name, ours) __asm__(".globl " #name "\n.type " #name ", @function\n.set " #name ", " #ours "\n");
-SAME(open, ramfold_open)
-SAME(open64, ramfold_open)
-SAME(openat, ramfold_openat)
-SAME(openat64, ramfold_openat)
-SAME(__open_2, ramfold_open_2)
-SAME(__open64_2, ramfold_open_2)
-SAME(__openat_2, ramfold_openat_2)
-SAME(__openat64_2, ramfold_openat_2)
-SAME(fcntl, ramfold_fcntl)
-SAME(fcntl64, ramfold_fcntl)
+
+/* Each calls what is behind it under the same name, libc's or another library's. */
+#define OPEN(name)                                                                    \
+    static int (*real_##name)(const char *, int, ...);                                \
+    int ramfold_##name(const char *path, int flags, ...) {                            \
+        MODE(mode, flags)                                                             \
+        if (!real_##name) ramfold_find_direct();                                      \
+        return real_##name(path, buffered(flags), mode);                              \
+    }                                                                                 \
+    SAME(name, ramfold_##name)
+#define OPENAT(name)                                                                  \
+    static int (*real_##name)(int, const char *, int, ...);                           \
+    int ramfold_##name(int directory, const char *path, int flags, ...) {             \
+        MODE(mode, flags)                                                             \
+        if (!real_##name) ramfold_find_direct();                                      \
+        return real_##name(directory, path, buffered(flags), mode);                   \
+    }                                                                                 \
+    SAME(name, ramfold_##name)
+#define FCNTL(name)                                                                   \
+    static int (*real_##name)(int, int, ...);                                         \
+    int ramfold_##name(int fd, int command, ...) {                                    \
+        va_list list;                                                                 \
+        va_start(list, command);                                                      \
+        void *argument = va_arg(list, void *);                                        \
+        va_end(list);                                                                 \
+        if (!real_##name) ramfold_find_direct();                                      \
+        if (command == F_SETFL) return real_##name(fd, command, buffered((int)(long)argument)); \
+        return real_##name(fd, command, argument);                                    \
+    }                                                                                 \
+    SAME(name, ramfold_##name)
+OPEN(open)
+OPEN(open64)
+OPEN(__open_2)
+OPEN(__open64_2)
+OPENAT(openat)
+OPENAT(openat64)
+OPENAT(__openat_2)
+OPENAT(__openat64_2)
+FCNTL(fcntl)
+FCNTL(fcntl64)
+
+/* While there is one thread, since looking is not safe in a signal handler. */
+void ramfold_find_direct(void) {
+#define FIND(name) real_##name = ramfold_behind(#name);
+    FIND(open)
+    FIND(open64)
+    FIND(__open_2)
+    FIND(__open64_2)
+    FIND(openat)
+    FIND(openat64)
+    FIND(__openat_2)
+    FIND(__openat64_2)
+    FIND(fcntl)
+    FIND(fcntl64)
+    if (!real_fcntl64) real_fcntl64 = real_fcntl; /* before glibc 2.28 */
+}

@@ -131,8 +131,36 @@ struct call {
     const void *actions, *attributes;
 };
 
+typedef int execve_function(const char *, char *const *, char *const *);
+
+/* libc's, or that of a library which replaces it too (Bear, fakechroot). And whether such a library has the other names: libc's own
+   do not pass through execve. */
+static execve_function *real_execve;
+static int has_execv, has_execl, has_execle;
+static int (*their_execvp)(const char *, char *const *);
+static int has_execlp;
+
+static int is_replaced(const char *name) {
+    void *behind = ramfold_behind(name);
+    return behind && behind != ramfold_in_libc(name);
+}
+
+/* What such a library looks for behind it is libc's: there it finds what adds the environment once more, since it may have taken from
+   that. */
+void ramfold_find_exec(void) {
+    real_execve = ramfold_behind("execve");
+    if (is_replaced("execvp")) their_execvp = ramfold_behind("execvp");
+    has_execlp = is_replaced("execlp");
+    if (!is_replaced("execve")) return;
+    has_execv = is_replaced("execv");
+    has_execl = is_replaced("execl");
+    has_execle = is_replaced("execle");
+    ramfold_lead_to("execve", (void *)ramfold_execve);
+}
+
 static int launch_execve(void *p, char **envp) {
     struct call *c = p;
+    if (c->real) return ((execve_function *)c->real)(c->path, c->argv, envp);
     return (int)ramfold_call(SYS_execve, (long)c->path, (long)c->argv, (long)envp, 0, 0, 0);
 }
 
@@ -155,6 +183,12 @@ static int launch_spawn(void *p, char **envp) {
 }
 
 EXPORTED int execve(const char *path, char *const *argv, char *const *envp) {
+    if (!real_execve) ramfold_find_exec();
+    struct call c = {.real = (void *)real_execve, .path = path, .argv = argv};
+    return ramfold_with_environment(envp, launch_execve, &c);
+}
+
+EXPORTED int ramfold_execve(const char *path, char *const *argv, char *const *envp) {
     struct call c = {.path = path, .argv = argv};
     return ramfold_with_environment(envp, launch_execve, &c);
 }
@@ -169,9 +203,18 @@ EXPORTED int execvpe(const char *file, char *const *argv, char *const *envp) {
     return ramfold_with_environment(envp, launch_execvpe, &c);
 }
 
-EXPORTED int execv(const char *path, char *const *argv) { return execve(path, argv, environ); }
+static int through(int replaced, const char *path, char *const *argv, char *const *envp) {
+    return (replaced ? execve : ramfold_execve)(path, argv, envp);
+}
 
-EXPORTED int execvp(const char *file, char *const *argv) { return execvpe(file, argv, environ); }
+EXPORTED int execv(const char *path, char *const *argv) { return through(has_execv, path, argv, environ); }
+
+/* Theirs comes back to execve. */
+static int through_path(int replaced, const char *file, char *const *argv) {
+    return replaced && their_execvp ? their_execvp(file, argv) : execvpe(file, argv, environ);
+}
+
+EXPORTED int execvp(const char *file, char *const *argv) { return through_path(1, file, argv); }
 
 EXPORTED int fexecve(int fd, char *const *argv, char *const *envp) {
     if (fd < 0 || !argv || !envp) {
@@ -208,14 +251,14 @@ EXPORTED int execl(const char *path, const char *first, ...) {
     va_list list;
     COLLECT(argv, first, list, first)
     va_end(list);
-    return execv(path, argv);
+    return through(has_execl, path, argv, environ);
 }
 
 EXPORTED int execlp(const char *file, const char *first, ...) {
     va_list list;
     COLLECT(argv, first, list, first)
     va_end(list);
-    return execvp(file, argv);
+    return through_path(has_execlp, file, argv);
 }
 
 EXPORTED int execle(const char *path, const char *first, ...) {
@@ -223,5 +266,5 @@ EXPORTED int execle(const char *path, const char *first, ...) {
     COLLECT(argv, first, list, first)
     char *const *envp = va_arg(list, char *const *);
     va_end(list);
-    return execve(path, argv, envp);
+    return through(has_execle, path, argv, envp);
 }

@@ -19,14 +19,17 @@ typedef void (*handler)(void);
 typedef int (*registers)(handler, handler, handler, void *);
 
 static void prepare(void) {
+    ramfold_hold_loading();
     if (ramfold_before_fork) ramfold_before_fork();
 }
 
 static void in_parent(void) {
     if (ramfold_after_fork_parent) ramfold_after_fork_parent();
+    ramfold_release_loading();
 }
 
 static void in_child(void) {
+    ramfold_reset_loading();
     ramfold_own_memory();
     ramfold_limits_after_fork();
     if (ramfold_after_fork_child) ramfold_after_fork_child();

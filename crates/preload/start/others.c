@@ -156,6 +156,16 @@ static int lead_here(void) {
     return 1;
 }
 
+void ramfold_lead_to(const char *name, void *function) {
+    struct object libc = ramfold_libc();
+    ElfW(Sym) *symbol = libc.map ? (ElfW(Sym) *)ramfold_symbol(&libc, name) : NULL;
+    uintptr_t from = (uintptr_t)symbol;
+    if (!symbol || !dl_iterate_phdr(keep_protection, (void *)libc.symbols)) return;
+    if (ramfold_protect(from, from + sizeof *symbol, protection | PROT_WRITE)) return;
+    __atomic_store_n(&symbol->st_value, (ElfW(Addr))function - libc.map->l_addr, __ATOMIC_RELEASE);
+    ramfold_protect(from, from + sizeof *symbol, protection);
+}
+
 int ramfold_lead_here(void) {
     static int done, led_here;
     if (done) return led_here;

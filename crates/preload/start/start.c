@@ -8,7 +8,8 @@
  *
  * Price: a jump more in each call; the path of the engine leads through `ramfold run`, so a process that is still small when
  * that has ended is not managed any more, and says so once. Guarantee: nobody gets more than LITTLE bytes of anonymous memory
- * (and what libc may give out between two looks) without the engine, and no thread is started without it. So the engine is loaded while there is one thread, except those that
+ * (and what libc may give out between two looks) without the engine, and no thread is started without it, but in the moments in which another
+ * thread, one of libc's own, forks or loads it. So the engine is loaded while there is one thread, except those that
  * libc has started for itself; with signals blocked; never from within the dynamic linker. */
 
 #define _GNU_SOURCE
@@ -25,6 +26,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 /* exec.c: what programs that this one starts are given. */
@@ -201,6 +203,23 @@ static int has_other_malloc(void) {
     return ramfold_own_malloc || ramfold_next_malloc;
 }
 
+/* A copy that is made while another thread loads the engine would never have one. The wait has an end: who forks may have a lock of
+   the dynamic linker's (a library's constructor). */
+void ramfold_hold_loading(void) {
+    struct timespec moment = {0, 1000000};
+    __atomic_fetch_add(&ramfold_own->forks, 1, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < 1000 && atomic_load(&state) == LOADING; i++) ramfold_call(SYS_nanosleep, (long)&moment, 0, 0, 0, 0, 0);
+}
+
+void ramfold_release_loading(void) { __atomic_fetch_sub(&ramfold_own->forks, 1, __ATOMIC_SEQ_CST); }
+
+void ramfold_reset_loading(void) {
+    int loading = LOADING;
+    __atomic_store_n(&ramfold_own->forks, 0, __ATOMIC_SEQ_CST);
+    /* Who was about to load saw the fork, and left it. */
+    atomic_compare_exchange_strong(&state, &loading, WANTED);
+}
+
 int ramfold_load(const void *caller) {
     if (ramfold_apart) return 0;
     int seen = atomic_load(&state);
@@ -211,11 +230,14 @@ int ramfold_load(const void *caller) {
         seen = atomic_load(&state);
     }
     if (seen != WANTED || ramfold_is_linker(caller) || ramfold_is_guest()) return 0;
-    if (!atomic_compare_exchange_strong(&state, &seen, LOADING)) return 0;
     int error = errno;
+    /* From before it is said that somebody loads: a handler that forks would wait for whom it has interrupted. */
     uint64_t all = ~0ull, before;
     ramfold_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&before, sizeof all, 0, 0);
-    load_engine();
+    if (atomic_compare_exchange_strong(&state, &seen, LOADING)) {
+        if (__atomic_load_n(&ramfold_own->forks, __ATOMIC_SEQ_CST)) atomic_store(&state, WANTED);
+        else load_engine();
+    }
     ramfold_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, 0, sizeof all, 0, 0);
     errno = error;
     return atomic_load(&state) == LOADED;
@@ -253,6 +275,8 @@ static void wake(char **envp) {
     keep(envp);
     ramfold_own_memory();
     ramfold_find_direct();
+    ramfold_find_descriptors();
+    ramfold_find_exec();
     ramfold_find_fork();
     ramfold_find_heap();
     char value[32];

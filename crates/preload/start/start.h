@@ -17,6 +17,7 @@ int ramfold_load(const void *caller);
 /* owner.c: what a copy of this process begins anew, whoever made the copy and how: it reads as zeros there. */
 struct ramfold_own {
     int owner;      /* the process whose memory this is */
+    int forks;      /* start.c: forks that are under way */
     int lock;       /* command.c */
     unsigned users; /* command.c */
 };
@@ -27,6 +28,9 @@ void ramfold_own_memory(void);
 
 /* Whether the memory is another process's, which this one shares: the child of vfork, or of clone with CLONE_VM. */
 EXPORTED int ramfold_is_guest(void);
+
+/* exec.c: execve by the kernel's own call, past what other libraries have in its place. */
+EXPORTED int ramfold_execve(const char *path, char *const *argv, char *const *envp);
 
 /* exec.c: calls LAUNCH with an environment to which what must be kept was added. */
 int ramfold_with_environment(char *const *given, int (*launch)(void *call, char **envp), void *call);
@@ -45,10 +49,18 @@ void ramfold_carry_now(void);
 void ramfold_meet_carried(void);
 extern EXPORTED int ramfold_carried[RAMFOLD_CARRIED];
 int ramfold_is_carried(int fd);
+
+/* descriptors.c: the same, with errno set. */
+int ramfold_looks_closed_yet(int fd);
 const char *ramfold_former(void);
 
 /* users.c: before a system call that may give up rights; its first three arguments. */
 EXPORTED void ramfold_before_call(long number, long a, long b, long c);
+
+/* start.c: from the first to the second nobody loads the engine, and nobody is loading it; the third is for a copy of the process. */
+void ramfold_hold_loading(void);
+void ramfold_release_loading(void);
+void ramfold_reset_loading(void);
 
 /* fork.c: registers the handlers for fork, once; and the engine's, once it is loaded. */
 void ramfold_handle_fork(void);
@@ -103,6 +115,9 @@ long ramfold_protect(uintptr_t from, uintptr_t to, int how);
 
 /* others.c: puts a function into a word of a loaded object, which may be sealed. Returns 0 if it cannot be written. */
 int ramfold_put(void **word, void *function);
+
+/* others.c: puts one function into libc's table of symbols, if that can be written. */
+void ramfold_lead_to(const char *name, void *function);
 
 /* Puts this library's functions into libc's table of symbols. False if that cannot be written. */
 int ramfold_lead_here(void);
@@ -165,6 +180,8 @@ extern int ramfold_pages_are_copied;
 
 /* Look for what may be called in a signal handler or within the dynamic linker, where looking is not safe. */
 void ramfold_find_direct(void);
+void ramfold_find_descriptors(void);
+void ramfold_find_exec(void);
 void ramfold_find_fork(void);
 void ramfold_find_heap(void);
 

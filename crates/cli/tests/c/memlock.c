@@ -82,7 +82,12 @@ static void uses_all(void) {
     must(holds(locked, PAGE, 3));
 }
 
-static pthread_barrier_t barrier;
+static pthread_barrier_t barrier, end;
+
+static void *rests(void *argument) {
+    pthread_barrier_wait(&end);
+    return argument;
+}
 
 /* On a stack of the program's. */
 static void *forks(void *argument) {
@@ -126,7 +131,11 @@ int main(int argc, char **argv) {
     must(pthread_create(&thread, &attributes, forks, NULL) == 0);
     pthread_barrier_wait(&barrier);
     give_up_locking();
-    /* Refused or not: it is a mutex all the same. */
+    /* A stack of the program's has what the kernel writes to as well. */
+    unsigned char *late_stack = map_rw(STACK);
+    pthread_t late_thread;
+    must(pthread_attr_setstack(&attributes, late_stack, STACK) == 0 && pthread_barrier_init(&end, NULL, 2) == 0);
+    must(pthread_create(&late_thread, &attributes, rests, NULL) == 0 && stays(late_stack + STACK - PAGE));
     unsigned char *late = page_with_mutex();
     must(mutex_works(late));
     child = fork();
@@ -147,5 +156,8 @@ int main(int argc, char **argv) {
     uses_all();
     pthread_barrier_wait(&barrier);
     must(pthread_join(thread, NULL) == 0);
+    must(stays(late_stack + STACK - PAGE));
+    pthread_barrier_wait(&end);
+    must(pthread_join(late_thread, NULL) == 0);
     return 0;
 }
