@@ -32,12 +32,14 @@ mod hold;
 mod latency;
 mod lease;
 mod parts;
+mod runs;
 mod slots;
 mod turns;
 
 pub use counters::{Counter, Gauge};
 pub use extents::EXTENT_SIZE;
 pub use latency::FaultTimes;
+pub use lease::KEEPER;
 pub use parts::Part;
 pub use slots::Process;
 
@@ -46,7 +48,7 @@ use counters::{COUNTERS, GAUGES};
 use heirs::Heritage;
 use hold::Hold;
 use latency::Latency;
-use lease::{File, KEEPER, Lease};
+use lease::{File, Lease};
 use parts::{MAX_PARTS, Record};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -65,7 +67,7 @@ pub const MAX_MESSAGE: usize = 240;
 /// Bytes of a member's name that are kept.
 pub const MAX_NAME: usize = 64;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"ramfold\x05");
+const MAGIC: u64 = u64::from_le_bytes(*b"ramfold\x06");
 /// Extents that a swap file can have: their numbers have 31 bits.
 const MAX_EXTENTS: u64 = 1 << 31;
 
@@ -78,7 +80,7 @@ struct Header {
     limit: AtomicU64,
     /// Extents in the table.
     extents: AtomicU64,
-    /// Anonymous memory of the run's processes that is in no slot.
+    /// Anonymous memory of processes that is in no slot.
     unmanaged: AtomicU64,
     /// Sum of the charged gauges over all slots and of `unmanaged`, and its highest value.
     in_use: AtomicU64,
@@ -91,6 +93,8 @@ struct Header {
     slots_used: AtomicU32,
     /// 1: a process could not write to the run's trace.
     trace_incomplete: AtomicU32,
+    /// Runs that have begun.
+    runs: AtomicU32,
     turns: Turns,
     counters: [AtomicU64; COUNTERS],
     /// Faults of processes that have ended.
@@ -103,6 +107,7 @@ struct Header {
 struct DeathRecord {
     /// Process that was killed; written last.
     pid: AtomicU32,
+    run: AtomicU32,
     len: AtomicU32,
     text: [AtomicU8; MAX_MESSAGE],
 }
@@ -115,8 +120,8 @@ struct Slot {
     /// 1: it waits for a forked child, and `pid` is the parent.
     prepared: AtomicU32,
     hold: Hold,
-    /// 1: its pool is all that it has to give, and not bounded by what the others' pools may have.
-    apart: AtomicU32,
+    /// A [`Kind`] as a number.
+    kind: AtomicU32,
     gauges: [AtomicU64; GAUGES],
     balance: Balance,
     heritage: Heritage,
@@ -137,6 +142,8 @@ pub struct Segment {
     /// Leases as addresses: of the slot that this process took last, and of the child that is being forked.
     own_lease: AtomicUsize,
     childs_lease: AtomicUsize,
+    /// The run that this process belongs to; 0 for none.
+    run: AtomicU32,
 }
 
 // SAFETY: the mapping is shared memory that is only accessed through atomics, and lives as long as the value.
@@ -161,6 +168,8 @@ impl SlotId {
 pub struct Death {
     /// The process.
     pub pid: u32,
+    /// Its run ([`Segment::set_run`]).
+    pub run: u32,
     /// What its library said: `WHAT: WHY`.
     pub message: String,
 }
@@ -264,7 +273,8 @@ impl Segment {
 
     fn over(base: NonNull<u8>, len: usize) -> Self {
         let (own_lease, childs_lease) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { base, len, extents: 0, limit: AtomicU64::new(0), file: None, own_lease, childs_lease }
+        let (limit, run) = (AtomicU64::new(0), AtomicU32::new(0));
+        Self { base, len, extents: 0, limit, file: None, own_lease, childs_lease, run }
     }
 
     /// Looks whether it is what it should be, and keeps what must never change.
@@ -373,6 +383,11 @@ impl Segment {
 
 /// Why processes were killed.
 impl Segment {
+    /// Says which run this process belongs to ([`Segment::begin_run`]).
+    pub fn set_run(&self, run: u32) {
+        self.run.store(run, Ordering::Relaxed);
+    }
+
     /// Notes that the run's trace ends before the run does.
     pub fn tell_trace_incomplete(&self) {
         self.header().trace_incomplete.store(1, Ordering::Relaxed);
@@ -394,6 +409,7 @@ impl Segment {
             to.store(*from, Ordering::Relaxed);
         }
         record.len.store(u32::try_from(len).unwrap_or(0), Ordering::Relaxed);
+        record.run.store(self.run.load(Ordering::Relaxed), Ordering::Relaxed);
         let pid = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
         record.pid.store(pid, Ordering::Release);
         true
@@ -407,8 +423,8 @@ impl Segment {
             .filter_map(|record| {
                 let pid = record.pid.load(Ordering::Acquire);
                 let len = (record.len.load(Ordering::Relaxed) as usize).min(MAX_MESSAGE);
-                let message = clean(&record.text[..len]);
-                (pid != 0).then_some(Death { pid, message })
+                let (run, message) = (record.run.load(Ordering::Relaxed), clean(&record.text[..len]));
+                (pid != 0).then_some(Death { pid, run, message })
             })
             .collect()
     }
@@ -490,10 +506,12 @@ mod tests {
     fn deaths_are_told_in_order_and_cut_to_length() {
         let (_fd, segment) = segment(0);
         segment.report_death("memory exhausted");
+        segment.set_run(77);
         segment.report_death(&"\u{e4}".repeat(MAX_MESSAGE));
         let deaths = segment.deaths();
         assert_eq!(deaths[0].message, "memory exhausted");
         assert_eq!((deaths[0].pid, deaths[1].message.len()), (std::process::id(), MAX_MESSAGE));
+        assert_eq!((deaths[0].run, deaths[1].run), (0, 77));
         for _ in 0..20 {
             segment.report_death("again");
         }

@@ -46,6 +46,8 @@ pub struct Settings {
     pub swap: Option<String>,
     /// Where the trace is.
     pub trace: Option<String>,
+    /// Which run of the segment's it is; 0 for none.
+    pub run: u32,
     /// Where a device of userfaultfds is, if it need not be the system's: the first library writes it.
     pub device: Option<String>,
 }
@@ -76,6 +78,7 @@ impl Settings {
             segment: None,
             swap: None,
             trace: None,
+            run: 0,
             device: None,
         }
     }
@@ -113,6 +116,7 @@ impl Settings {
             "swap_size" => self.swap_size = value.parse().ok()?,
             "max_pool_percent" => self.max_pool_percent = value.parse().ok()?,
             "mode" => self.mode = Mode::named(value)?,
+            "run" => self.run = value.parse().ok()?,
             "start" => self.start = path(),
             "library" => self.library = path(),
             "shm" => self.segment = path(),
@@ -166,7 +170,7 @@ impl fmt::Display for Settings {
         write!(f, ";max_compression_ratio={}", store.max_compression_ratio)?;
         let switches = [store.same_filled_pages_enabled, store.duplicate_pages_enabled].map(u8::from);
         write!(f, ";same_filled={};duplicates={}", switches[0], switches[1])?;
-        write!(f, ";mode={}", self.mode.name())?;
+        write!(f, ";mode={};run={}", self.mode.name(), self.run)?;
         let paths = [
             ("start", &self.start),
             ("library", &self.library),
@@ -211,7 +215,8 @@ mod tests {
                 duplicate_pages_enabled: duplicates,
                 ..ramfold::Config::default()
             };
-            let numbers = Settings { swap_size, max_pool_percent, mode, store, ..Settings::new(limit) };
+            let run = u32::from(accept) * 1000;
+            let numbers = Settings { swap_size, max_pool_percent, mode, store, run, ..Settings::new(limit) };
             Settings { start, library, segment, swap, trace, device, ..numbers }
         })
     }

@@ -242,6 +242,12 @@ pub struct Joined {
 }
 
 impl Joined {
+    /// Its segment and its swap file.
+    #[must_use]
+    pub fn into_parts(self) -> (Segment, Option<File>) {
+        (self.segment, self.swap)
+    }
+
     /// Bytes that all members may use together.
     #[must_use]
     pub fn limit(&self) -> u64 {

@@ -1,7 +1,8 @@
-//! Which runs there are: a `ramfold run` holds its segment open under a name that nothing else has, and locked. Its
-//! members have the segment open too, without a lock at their descriptors: those of theirs are at mappings.
+//! Which runs there are: a `ramfold run` holds its segment open under a name that nothing else has, and locked, as who
+//! looks after it. Its members have the segment open too, without that lock; runs that have joined are such.
 
 use crate::failure::Failure;
+use ramfold_budget::segment::KEEPER;
 use ramfold_budget::settings::Settings;
 use std::ffi::OsStr;
 use std::fs;
@@ -63,10 +64,12 @@ fn leads_to_segment(path: &Path) -> bool {
     fs::read_link(path).is_ok_and(|target| target.as_os_str() == SEGMENT)
 }
 
-/// Whether a lock is held by this descriptor of the process.
+/// Whether who looks after the segment has it under this descriptor: the lock is there, of the one byte that says so.
 fn is_locked(pid: u32, descriptor: &OsStr) -> bool {
-    let told = Path::new(&format!("/proc/{pid}/fdinfo")).join(descriptor);
-    fs::read_to_string(told).is_ok_and(|told| told.contains("lock:"))
+    let told =
+        fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(descriptor)).unwrap_or_default();
+    let range = format!(" {KEEPER} {KEEPER}");
+    told.lines().any(|line| line.starts_with("lock:") && line.ends_with(&range))
 }
 
 /// The run that `ramfold COMMAND` is asked for, which has this process.

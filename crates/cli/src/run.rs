@@ -9,9 +9,11 @@
 //! `env` would, whatever the program left running.
 
 mod access;
+mod budget;
 mod child;
 mod crowd;
 mod lookers;
+mod lookout;
 pub mod metrics;
 mod options;
 mod pace;
@@ -27,13 +29,14 @@ pub use options::{MIN_LIMIT, Options};
 
 use crate::failure::{Failure, say};
 use crate::sharing;
+use budget::Budget;
 use child::Tick;
-use crowd::Crowd;
-use lookers::Lookers;
+use lookout::Lookout;
 use metrics::Metrics;
 use options::Checked;
 use pace::Pace;
-use ramfold_budget::segment::Segment;
+use ramfold_budget::segment::Death;
+use ramfold_budget::service::Place;
 use ramfold_budget::settings::{self, Settings};
 use ramfold_budget::share::Offer;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -46,7 +49,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use uncounted::Uncounted;
 use unmanaged::{Beyond, Unmanaged};
 
 /// The library that every program gets, and the one that it loads when the program needs memory; build.rs built them.
@@ -60,9 +62,65 @@ const KILLED: u8 = 128 + 9;
 
 /// Runs the program and gives its exit status.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
-    let mut checked = Checked::new(options)?;
+    let (place, share) = options.sharing.place()?;
+    let mut checked = Checked::new(options, place.limit())?;
     refuse_nesting()?;
     checked.kernel_can_move = access::check()?;
+    tell_what_may_go_wrong(options)?;
+    let mut stats = Stats::open(options.stats.as_deref())?;
+    let trace = options.trace.as_deref().map(open_trace).transpose()?;
+    let signals = child::Signals::block();
+    let mut budget = match place {
+        Place::Joined(joined) => Budget::join(*joined)?,
+        _ => Budget::make(&checked, share.is_some())?,
+    };
+    let run = Run::prepare(&checked, trace)?;
+    let share = sharing::start(share, || Offer::new(&budget.segment, budget.swap.as_ref().map(AsFd::as_fd)))?;
+    let segment = Arc::clone(&budget.segment);
+    let metrics = options.metrics.as_ref();
+    let metrics = metrics.map(|address| Metrics::serve(address, Arc::clone(&segment))).transpose()?;
+
+    let (mut unmanaged, mut lookout) = (Unmanaged::default(), Lookout::new());
+    let (mut not_managed, mut beyond) = (0, Beyond::default());
+    if budget.is_lookout() {
+        lookout.begin(&segment);
+    }
+    let started = Instant::now();
+    let mut child = child::Child::spawn(&options.command, &run.environment(&budget), &signals)?;
+    let program = child.pid();
+    let mut told = 0;
+    // What is not counted passes the limit until it is found.
+    let (mut often, mut seldom) = (Pace::of(50), Pace::new(Duration::from_millis(100)));
+    let status = child.wait(&mut |tick| {
+        often.look(|| not_managed = unmanaged.look(&segment, program));
+        let not_counted = if budget.is_lookout() { lookout.look(&segment, tick) } else { 0 };
+        budget.enter(not_managed, not_counted);
+        if matches!(tick, Tick::Stops) {
+            budget.pause();
+        }
+        seldom.look(|| {
+            stats.sample(&segment);
+            budget.reap();
+            told = tell_deaths(&budget, told, program);
+            beyond.look(not_managed, checked.limit).iter().for_each(|line| say(line));
+        });
+    });
+    stats.sample(&segment);
+    budget.reap();
+    tell_deaths(&budget, told, program);
+    drop((metrics, share));
+    if options.trace.is_some() && segment.is_trace_incomplete() {
+        say(
+            "--trace: the file took no more, and the record ends there (the program itself was not disturbed)",
+        );
+    }
+    stats.report(&segment, started.elapsed())?;
+    let was_killed = own_deaths(&budget).any(|death| death.pid == program);
+    Ok(ExitCode::from(if was_killed { KILLED } else { status }))
+}
+
+/// What the user should know before the program runs.
+fn tell_what_may_go_wrong(options: &Options) -> Result<(), Failure> {
     let name = &options.command[0];
     if let Some(reason) = program::unmanageable(name) {
         let what = format!("{}: {reason}", name.display());
@@ -77,53 +135,23 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
              processor or more; docs/platform.md tells why: Processor quotas)"
         ));
     }
-    let mut stats = Stats::open(options.stats.as_deref())?;
-    let trace = options.trace.as_deref().map(open_trace).transpose()?;
-    let share = options.share.as_deref().map(sharing::bind).transpose()?;
-    let signals = child::Signals::block();
-    let run = Run::prepare(&checked, trace)?;
-    let share = sharing::start(share, || Offer::new(&run.segment, run.swap.as_ref().map(AsFd::as_fd)))?;
-    let metrics = options.metrics.as_ref();
-    let metrics = metrics.map(|address| Metrics::serve(address, Arc::clone(&run.segment))).transpose()?;
+    Ok(())
+}
 
-    let (mut unmanaged, mut uncounted) = (Unmanaged::default(), Uncounted::default());
-    let (mut crowd, mut lookers) = (Crowd::new(), Lookers::default());
-    let (mut not_managed, mut not_counted, mut beyond) = (0, 0, Beyond::default());
-    crowd.look(&run.segment);
-    let started = Instant::now();
-    let mut child = child::Child::spawn(&options.command, &run.environment(), &signals)?;
-    let program = child.pid();
-    let mut told = 0;
-    // What is not counted passes the limit until it is found.
-    let (mut often, mut most_often) = (Pace::of(50), Pace::of(20));
-    let mut seldom = Pace::new(Duration::from_millis(100));
-    let status = child.wait(&mut |tick| {
-        often.look(|| not_managed = unmanaged.look(&run.segment, program));
-        most_often.look(|| not_counted = uncounted.look(&run.segment));
-        run.segment.set_unmanaged(not_managed + not_counted);
-        crowd.look(&run.segment);
-        match tick {
-            Tick::GoesOn => lookers.look(&run.segment),
-            Tick::Stops => lookers.pause(),
-        }
-        seldom.look(|| {
-            stats.sample(&run.segment);
-            run.reap();
-            told = run.tell_deaths(told, program);
-            beyond.look(not_managed, checked.limit).iter().for_each(|line| say(line));
-        });
-    });
-    stats.sample(&run.segment);
-    run.reap();
-    run.tell_deaths(told, program);
-    drop((metrics, share));
-    if run.segment.is_trace_incomplete() {
-        say(
-            "--trace: the file took no more, and the record ends there (the program itself was not disturbed)",
-        );
+/// Why processes of this run were killed.
+fn own_deaths(budget: &Budget) -> impl Iterator<Item = Death> {
+    let run = budget.run;
+    budget.segment.deaths().into_iter().filter(move |death| death.run == run)
+}
+
+/// Says which processes ramfold killed and why, from the `told`th on; how many there are.
+fn tell_deaths(budget: &Budget, told: usize, program: u32) -> usize {
+    let deaths: Vec<Death> = own_deaths(budget).collect();
+    for death in deaths.iter().skip(told) {
+        let who = if death.pid == program { String::new() } else { format!("process {}: ", death.pid) };
+        say(&format!("{who}{}", death.message));
     }
-    stats.report(&run.segment, started.elapsed())?;
-    Ok(ExitCode::from(if run.was_killed(program) { KILLED } else { status }))
+    deaths.len()
 }
 
 /// Makes the record's file at once: a wrong path is told before the program runs.
@@ -155,9 +183,6 @@ fn refuse_nesting() -> Result<(), Failure> {
 struct Run {
     start: OwnedFd,
     library: OwnedFd,
-    segment: Arc<Segment>,
-    segment_fd: OwnedFd,
-    swap: Option<OwnedFd>,
     trace: Option<File>,
     settings: Settings,
 }
@@ -178,15 +203,11 @@ impl Run {
         };
         let start = in_memory("ramfold-start", START)?;
         let library = in_memory(PRELOAD_NAME, PRELOAD)?;
-        let swap = swap::open(&checked.swap)?;
-        let (segment_fd, segment) = Segment::create(checked.limit, checked.swap_size())
-            .map_err(|e| failed("the run's shared memory cannot be made", &e))?;
-        let segment = Arc::new(segment);
-        Ok(Self { start, library, segment, segment_fd, swap, trace, settings: checked.settings() })
+        Ok(Self { start, library, trace, settings: checked.settings() })
     }
 
     /// The variables that make a program a managed one.
-    fn environment(&self) -> [(&'static str, OsString); 2] {
+    fn environment(&self, budget: &Budget) -> [(&'static str, OsString); 2] {
         let mut preload = OsString::from(path(&self.start));
         if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
             preload.push(OsStr::new(":"));
@@ -195,35 +216,13 @@ impl Run {
         let settings = Settings {
             start: Some(path(&self.start)),
             library: Some(path(&self.library)),
-            segment: Some(path(&self.segment_fd)),
-            swap: self.swap.as_ref().map(path),
+            segment: Some(path(&budget.segment_fd)),
+            swap: budget.swap.as_ref().map(path),
             trace: self.trace.as_ref().map(path),
+            run: budget.run,
             ..self.settings.clone()
         };
         [("LD_PRELOAD", preload), (settings::VARIABLE, settings.to_string().into())]
-    }
-
-    /// Takes back what processes that ended without a word still hold.
-    fn reap(&self) {
-        self.segment.reap(&|extent| {
-            if let Some(swap) = &self.swap {
-                swap::discard(swap, extent);
-            }
-        });
-    }
-
-    /// Says which processes ramfold killed and why, from the `told`th on; how many there are.
-    fn tell_deaths(&self, told: usize, program: u32) -> usize {
-        let deaths = self.segment.deaths();
-        for death in deaths.iter().skip(told) {
-            let who = if death.pid == program { String::new() } else { format!("process {}: ", death.pid) };
-            say(&format!("{who}{}", death.message));
-        }
-        deaths.len()
-    }
-
-    fn was_killed(&self, process: u32) -> bool {
-        self.segment.deaths().iter().any(|death| death.pid == process)
     }
 }
 

@@ -62,6 +62,7 @@ fn segment(settings: &Settings) -> Result<Segment, SettingsError> {
         return Ok(Segment::create(settings.limit, settings.swap_size)?.1);
     };
     let segment = Segment::open(path)?;
+    segment.set_run(settings.run);
     if let Some(fd) = segment.raw_fd() {
         descriptors::protect(fd);
     }

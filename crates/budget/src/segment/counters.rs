@@ -3,6 +3,7 @@
 //! Counters belong to the run, so a process that dies loses nothing. Gauges belong to a slot, so that what a dead
 //! process had can be taken off.
 
+use super::slots::Kind;
 use super::{Segment, Slot, SlotId};
 use std::sync::atomic::Ordering;
 
@@ -231,10 +232,12 @@ impl Segment {
         self.move_in_use(bytes.wrapping_sub(old));
     }
 
-    /// What [`Segment::set_unmanaged`] entered last.
+    /// Bytes that no member has: what [`Segment::set_unmanaged`] entered last, and what runs have entered.
     #[must_use]
     pub fn unmanaged(&self) -> u64 {
-        self.header().unmanaged.load(Ordering::Relaxed)
+        let of = |slot: &Slot| slot.gauges[Gauge::Own as usize].load(Ordering::Relaxed);
+        let runs = self.used_slots().iter().filter(|slot| slot.is_of(Kind::Run)).map(of);
+        runs.fold(self.header().unmanaged.load(Ordering::Relaxed), u64::wrapping_add)
     }
 
     /// A gauge of one process.
@@ -243,11 +246,11 @@ impl Segment {
         self.slots()[slot.0].gauges[gauge as usize].load(Ordering::Relaxed)
     }
 
-    /// A gauge's sum over all living processes.
+    /// A gauge's sum over all members.
     #[must_use]
     pub fn gauge_sum(&self, gauge: Gauge) -> u64 {
         let of = |slot: &Slot| slot.gauges[gauge as usize].load(Ordering::Relaxed);
-        self.used_slots().iter().map(of).fold(0, u64::wrapping_add)
+        self.used_slots().iter().filter(|slot| !slot.is_of(Kind::Run)).map(of).fold(0, u64::wrapping_add)
     }
 
     /// Whether no other member has more of it; of several with as much, only one has most. What is apart is no rival.
@@ -255,7 +258,7 @@ impl Segment {
     pub fn has_most(&self, slot: SlotId, gauge: Gauge) -> bool {
         let has = |slot: &Slot| slot.gauges[gauge as usize].load(Ordering::Relaxed);
         let numbered = self.used_slots().iter().enumerate();
-        let rivals = numbered.filter(|(_, rival)| rival.apart.load(Ordering::Relaxed) == 0);
+        let rivals = numbered.filter(|(_, rival)| rival.is_of(Kind::Process));
         rivals.max_by_key(|(_, rival)| has(rival)).is_some_and(|(index, _)| index == slot.0)
     }
 
@@ -269,15 +272,15 @@ impl Segment {
     /// Bytes of the pools of members that are apart ([`Segment::set_apart`]).
     #[must_use]
     pub fn pools_apart(&self) -> u64 {
-        let apart = self.used_slots().iter().filter(|slot| slot.apart.load(Ordering::Relaxed) != 0);
+        let apart = self.used_slots().iter().filter(|slot| slot.is_of(Kind::Apart));
         let of = |slot: &Slot| slot.gauges[Gauge::Pool as usize].load(Ordering::Relaxed);
         apart.map(of).fold(0, u64::wrapping_add)
     }
 
-    /// Processes that are managed now.
+    /// Members that there are now.
     #[must_use]
     pub fn living(&self) -> usize {
-        self.used_slots().iter().filter(|slot| slot.pid.load(Ordering::Relaxed) != 0).count()
+        self.used_slots().iter().filter(|slot| slot.is_member()).count()
     }
 }
 

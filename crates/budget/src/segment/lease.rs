@@ -22,8 +22,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The byte of who looks after the segment.
-pub(super) const KEEPER: usize = MAX_PROCESSES;
+/// The byte of the segment's file that is locked by who looks after the segment.
+pub const KEEPER: usize = MAX_PROCESSES;
+/// That of the run that looks at the processes of all runs.
+pub(super) const LOOKOUT: usize = MAX_PROCESSES + 1;
 
 /// An open file description of the segment that nobody else has: what it locks, it locks against all others.
 #[derive(Debug)]

@@ -14,7 +14,32 @@ pub struct Process {
     pub slot: SlotId,
 }
 
+/// What the owner of a slot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Kind {
+    /// A managed process.
+    Process,
+    /// A member whose pool is all that it has to give, and not bounded by what the others' pools may have.
+    Apart,
+    /// No member: a run has its account there (`segment/runs.rs`).
+    Run,
+}
+
 impl Slot {
+    pub(super) fn set_kind(&self, kind: Kind) {
+        self.kind.store(kind as u32, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_of(&self, kind: Kind) -> bool {
+        self.kind.load(Ordering::Relaxed) == kind as u32
+    }
+
+    /// Somebody has it, and it is a member of the budget.
+    pub(super) fn is_member(&self) -> bool {
+        self.pid.load(Ordering::Acquire) != 0 && !self.is_of(Kind::Run)
+    }
+
     /// Waits for a forked child to adopt it.
     pub(super) fn is_prepared(&self) -> bool {
         self.prepared.load(Ordering::Relaxed) != 0
@@ -59,12 +84,17 @@ impl Segment {
     }
 
     /// Keeps the lease of this process, instead of any that it had.
-    fn own(&self, lease: Lease) {
+    pub(super) fn own(&self, lease: Lease) {
         drop(Lease::from_address(self.own_lease.swap(lease.keep(), Ordering::Relaxed)));
     }
 
     /// A free slot, and what says that its owner lives. Where all are taken, the dead give theirs back first.
-    fn claim(&self, pid: u32, prepared: bool, discard: &dyn Fn(u32)) -> io::Result<(SlotId, Lease)> {
+    pub(super) fn claim(
+        &self,
+        pid: u32,
+        prepared: bool,
+        discard: &dyn Fn(u32),
+    ) -> io::Result<(SlotId, Lease)> {
         let description = self.description()?;
         let lease = Lease::new(&description)?;
         let claim = || (0..MAX_PROCESSES).find(|index| self.claim_one(*index, &description, pid, prepared));
@@ -86,7 +116,7 @@ impl Segment {
         }
         slot.prepared.store(prepared.into(), Ordering::Relaxed);
         slot.hold.reset();
-        slot.apart.store(0, Ordering::Relaxed);
+        slot.set_kind(Kind::Process);
         slot.set_name("");
         slot.balance.reset();
         slot.heritage.reset();
@@ -168,14 +198,14 @@ impl Segment {
         let numbered = self.used_slots().iter().enumerate();
         let living = numbered.filter_map(|(index, slot)| {
             let pid = slot.pid.load(Ordering::Acquire);
-            (pid != 0 && !slot.is_prepared()).then_some(Process { pid, slot: SlotId(index) })
+            (slot.is_member() && !slot.is_prepared()).then_some(Process { pid, slot: SlotId(index) })
         });
         living.collect()
     }
 
     /// The slot's pool is all that its owner has to give: the bound of the other members' pools is not for it.
     pub fn set_apart(&self, slot: SlotId) {
-        self.slots()[slot.0].apart.store(1, Ordering::Relaxed);
+        self.slots()[slot.0].set_kind(Kind::Apart);
     }
 
     /// Looks after the segment from now on, as long as it is mapped, if nobody does any more; false if somebody does.
@@ -207,7 +237,7 @@ impl Segment {
     /// helped.
     pub fn reap_for_the_owner(&self, discard: &dyn Fn(u32)) -> bool {
         let reaped = self.reap(discard);
-        let left = self.unmanaged() > 0 && self.is_orphaned();
+        let left = self.header().unmanaged.load(Ordering::Relaxed) > 0 && self.is_orphaned();
         if left {
             self.set_unmanaged(0);
         }

@@ -2,6 +2,7 @@
 
 use super::metrics::Address;
 use crate::failure::Failure;
+use crate::sharing::Sharing;
 use crate::{names, size};
 use clap::ValueEnum;
 use ramfold_budget::settings::{Mode, Settings};
@@ -22,16 +23,20 @@ const SWAP_FACTOR: u64 = 4;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: ramfold run -m 512M --stats - -- sort --buffer-size=4G big.txt")]
 pub struct Options {
-    /// Most memory that all processes may use together: 512M, 1.5G or a number of bytes
+    /// Most memory that all processes may use together: 512M, 1.5G or a number of bytes; with --budget the limit is the
+    /// one that is joined
     #[arg(short = 'm', long = "memory", value_name = "SIZE", value_parser = size::parse)]
-    pub memory: u64,
+    #[arg(required_unless_present = "budget", conflicts_with = "budget")]
+    pub memory: Option<u64>,
 
-    /// Directory or file for writeback, or "none"; by default an unlinked file in /var/tmp
+    /// Directory or file for writeback, or "none"; by default an unlinked file in /var/tmp; with --budget the file is
+    /// the one that is joined
     #[arg(long, value_name = "PATH|none", default_value = "/var/tmp", hide_default_value = true)]
+    #[arg(conflicts_with = "budget")]
     pub swap: PathBuf,
 
     /// Most that the swap file may take; by default 4 times the limit
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "budget")]
     pub swap_size: Option<u64>,
 
     /// Compressor, with a level if it has levels: lz4, lz4hc:9, zstd:-1, deflate:6, lzo
@@ -77,9 +82,8 @@ pub struct Options {
     #[arg(long, value_name = "ADDR:PORT|unix:PATH", value_parser = Address::parse)]
     pub metrics: Option<Address>,
 
-    /// Let disks and mounts join the limit, by --budget: a socket is made there, for this user alone
-    #[arg(long, value_name = "PATH")]
-    pub share: Option<PathBuf>,
+    #[command(flatten)]
+    pub sharing: Sharing,
 
     /// Record for `ramfold replay` what the program does to its pages, as far as it is seen: touches of pages that
     /// were away. A smaller limit shows more
@@ -130,19 +134,32 @@ pub struct Checked<'a> {
     options: &'a Options,
     /// Bytes.
     pub limit: u64,
-    /// Where written-back pages go.
+    /// Where written-back pages go, if the budget is the run's own.
     pub swap: Swap,
+    /// Bytes that the swap file may take.
+    pub swap_size: u64,
     /// Unless told otherwise, pages leave as the kernel allows.
     pub kernel_can_move: bool,
 }
 
 impl<'a> Checked<'a> {
-    /// Checks what the parser cannot.
-    pub fn new(options: &'a Options) -> Result<Self, Failure> {
-        let limit = options.memory;
-        if limit < MIN_LIMIT {
-            let least = size::display(MIN_LIMIT);
-            return Err(Failure::usage(format!("-m {limit}: too small to work in (give at least {least})")));
+    /// Checks what the parser cannot. `joined`: the limit of the budget that the run has joined.
+    pub fn new(options: &'a Options, joined: Option<u64>) -> Result<Self, Failure> {
+        let limit = joined.or(options.memory).unwrap_or(0);
+        let least = size::display(MIN_LIMIT);
+        match joined {
+            Some(_) if limit < MIN_LIMIT => {
+                let why = "too small for a run to work in";
+                return Err(Failure::failed(format!(
+                    "--budget: {limit} bytes: {why} (share at least {least})"
+                )));
+            }
+            None if limit < MIN_LIMIT => {
+                return Err(Failure::usage(format!(
+                    "-m {limit}: too small to work in (give at least {least})"
+                )));
+            }
+            _ => {}
         }
         let swap = if options.swap.as_os_str() == "none" {
             if options.swap_size.is_some() {
@@ -153,15 +170,11 @@ impl<'a> Checked<'a> {
             let size = options.swap_size.unwrap_or(limit.saturating_mul(SWAP_FACTOR));
             Swap::At { path: options.swap.clone(), size }
         };
-        Ok(Self { options, limit, swap, kernel_can_move: true })
-    }
-
-    /// Bytes that the swap file may take.
-    pub fn swap_size(&self) -> u64 {
-        match self.swap {
+        let swap_size = match swap {
             Swap::None => 0,
             Swap::At { size, .. } => size,
-        }
+        };
+        Ok(Self { options, limit, swap, swap_size, kernel_can_move: true })
     }
 }
 
@@ -184,7 +197,7 @@ impl Checked<'_> {
             duplicate_pages_enabled: !o.no_duplicates,
             ..ramfold::Config::default()
         };
-        let (swap_size, max_pool_percent) = (self.swap_size(), o.max_pool_percent);
+        let (swap_size, max_pool_percent) = (self.swap_size, o.max_pool_percent);
         Settings { swap_size, max_pool_percent, mode, store, ..Settings::new(self.limit) }
     }
 }
