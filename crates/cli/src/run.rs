@@ -70,11 +70,11 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let mut stats = Stats::open(options.stats.as_deref())?;
     let trace = options.trace.as_deref().map(open_trace).transpose()?;
     let signals = child::Signals::block();
+    let run = Run::prepare(&checked, trace)?;
     let mut budget = match place {
         Place::Joined(joined) => Budget::join(*joined)?,
         _ => Budget::make(&checked, share.is_some())?,
     };
-    let run = Run::prepare(&checked, trace)?;
     let share = sharing::start(share, || Offer::new(&budget.segment, budget.swap.as_ref().map(AsFd::as_fd)))?;
     let segment = Arc::clone(&budget.segment);
     let metrics = options.metrics.as_ref();
