@@ -322,7 +322,9 @@ fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>), JoinError> {
     let mut rights = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
     let received = match recvmsg(socket, &mut [IoSliceMut::new(&mut text)], &mut rights, flags) {
-        Err(Errno::CONNRESET) => return Err(JoinError::NotABudget),
+        // Who served has ended since the connection.
+        Err(Errno::CONNRESET) => return Err(JoinError::Nobody),
+        Ok(received) if received.bytes == 0 => return Err(JoinError::Nobody),
         received => received?,
     };
     let mut fds = Vec::new();

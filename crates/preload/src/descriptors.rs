@@ -7,8 +7,12 @@
 //! where the program's own system calls close nothing.
 
 use std::ffi::{c_int, c_uint};
+use std::fs;
+use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
+
+use ramfold_budget::fds::own_path;
 
 use crate::{real, sys, tls};
 
@@ -142,9 +146,10 @@ fn raw_close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
 
 /// Gives this thread, and those that it starts, a table of descriptors of its own, with these of the program's in it
 /// and no others: what the program closes by system calls of its own stays open here, and what it closes is not held
-/// open here.
+/// open here. But for message queues: to close one here would take away what the program has asked to be told of it.
 pub fn take_own_table(kept: &[RawFd]) {
-    let mut kept: Vec<c_uint> = kept.iter().filter_map(|fd| c_uint::try_from(*fd).ok()).collect();
+    let kept = kept.iter().copied().chain(message_queues());
+    let mut kept: Vec<c_uint> = kept.filter_map(|fd| c_uint::try_from(fd).ok()).collect();
     kept.sort_unstable();
     let Some(last) = kept.last() else { return };
     if raw_close_range(last + 1, c_uint::MAX, libc::CLOSE_RANGE_UNSHARE.cast_signed()) != 0 {
@@ -157,6 +162,24 @@ pub fn take_own_table(kept: &[RawFd]) {
             raw_close_range(from, fd - 1, 0);
         }
         from = fd + 1;
+    }
+}
+
+/// The program's descriptors of POSIX message queues: the kernel forgets a notification when its process closes any.
+fn message_queues() -> Vec<RawFd> {
+    /// `include/uapi/linux/magic.h` has none for this file system; `ipc/mqueue.c` does.
+    const MQUEUE_MAGIC: u64 = 0x1980_0202;
+    let open = own_path("fd").ok().and_then(|path| fs::read_dir(path).ok()).into_iter().flatten().flatten();
+    let numbers = open.filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
+    numbers.filter(|fd| is_on(*fd, MQUEUE_MAGIC)).collect()
+}
+
+fn is_on(fd: RawFd, file_system: u64) -> bool {
+    let mut found = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the number is only asked for; what is written is read where that has been done.
+    unsafe {
+        libc::fstatfs(fd, found.as_mut_ptr()) == 0
+            && found.assume_init().f_type.cast_unsigned() == file_system
     }
 }
 

@@ -24,8 +24,8 @@ use std::sync::{Arc, OnceLock};
 
 /// The byte of the segment's file that is locked by who looks after the segment.
 pub const KEEPER: usize = MAX_PROCESSES;
-/// That of the run that looks at the processes of all runs.
-pub(super) const LOOKOUT: usize = MAX_PROCESSES + 1;
+/// That of the run that looks at the processes of all runs. Not the next: the kernel would tell of one lock on both.
+pub(super) const LOOKOUT: usize = MAX_PROCESSES + 2;
 
 /// An open file description of the segment that nobody else has: what it locks, it locks against all others.
 #[derive(Debug)]

@@ -4,6 +4,8 @@
 #include "check.h"
 
 #include <aio.h>
+#include <fcntl.h>
+#include <mqueue.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -74,6 +76,32 @@ static void last_write(void) {
     pthread_exit(NULL);
 }
 
+static volatile int told;
+
+static void tells(union sigval unused) {
+    (void)unused;
+    told = 1;
+}
+
+/* A notification outlives the moment at which memory comes to be managed. */
+static void told_of_message(void) {
+    struct mq_attr attributes = {.mq_maxmsg = 4, .mq_msgsize = 16};
+    struct sigevent event = {.sigev_notify = SIGEV_THREAD, .sigev_notify_function = tells};
+    char name[32];
+    snprintf(name, sizeof name, "/ramfold-%d", getpid());
+    mqd_t queue = mq_open(name, O_RDWR | O_CREAT | O_EXCL, 0600, &attributes);
+    /* A kernel without message queues. */
+    if (queue == -1 && errno == ENOSYS) _exit(13);
+    must(queue != -1 && mq_unlink(name) == 0 && mq_notify(queue, &event) == 0);
+    memory = map_rw(MIB);
+    fill(memory, MIB, 1);
+    press();
+    must(mq_send(queue, "text", 4, 0) == 0);
+    for (int i = 0; i < 1000 && !told; i++) sleep_ms(10);
+    must(told && holds(memory, MIB, 1));
+    _exit(13);
+}
+
 static int status_of(pid_t child) {
     int status;
     must(waitpid(child, &status, 0) == child && WIFEXITED(status));
@@ -115,6 +143,7 @@ int main(int argc, char **argv) {
     arguments(argc, argv);
     must(status_of(in_child(first_block)) == 3);
     must(status_of(in_child(main_ends)) == 7);
+    must(status_of(in_child(told_of_message)) == 13);
     must(pipe(result) == 0);
     pid_t child = in_child(last_write);
     must(close(result[1]) == 0);
