@@ -6,7 +6,7 @@ use crate::usage::Account;
 use ramfold::tier::file::{ExtentSource, FileTier};
 use rustix::fs::FallocateFlags;
 use std::fs::File;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
 /// Extents of the run's swap file that this process holds.
@@ -60,7 +60,7 @@ pub fn open_tier(
 }
 
 /// Gives the file space of an extent back where the file system can; else it is written over later.
-pub(crate) fn punch(file: &File, extent: u32) {
+pub fn punch(file: impl AsFd, extent: u32) {
     let size = crate::segment::EXTENT_SIZE;
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let _ = rustix::fs::fallocate(file, flags, u64::from(extent) * size, size);

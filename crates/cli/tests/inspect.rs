@@ -48,7 +48,7 @@ fn json(arguments: &[&str]) -> Value {
 
 /// A process with 2000 pages of text that counts on its standard output, one line for one line of its input.
 struct Counter {
-    child: Child,
+    child: Mortal,
     lines: BufReader<std::process::ChildStdout>,
 }
 
@@ -67,27 +67,30 @@ impl Counter {
         command.args(["-c", COUNTER]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        let mut counter = Self { child, lines };
+        let mut counter = Self { child: Mortal(child), lines };
         assert_eq!(counter.count(), "0 8192000\n");
         Some(counter)
     }
 
     fn count(&mut self) -> String {
-        self.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        self.child.0.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
         line
     }
 
     fn pid(&self) -> String {
-        self.child.id().to_string()
+        self.child.0.id().to_string()
     }
 }
 
-impl Drop for Counter {
+/// A process that ends when this is dropped.
+struct Mortal(Child);
+
+impl Drop for Mortal {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -230,7 +233,7 @@ fn an_inspected_process_goes_on() {
     let cold: Vec<f64> = ages.iter().map(|age| age["cold_share"].as_f64().unwrap()).collect();
     assert!(cold.len() > 3 && cold.iter().all(|share| *share > 0.9), "it waits for input: {cold:?}");
     assert_eq!(counter.count(), "1 8192000\n");
-    assert_eq!(counter.child.try_wait().unwrap(), None);
+    assert_eq!(counter.child.0.try_wait().unwrap(), None);
 }
 
 #[test]
@@ -288,23 +291,13 @@ while True:
     os.wait()
 ";
 
-/// It ends when this is dropped.
-struct Parent(Child);
-
-impl Drop for Parent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn descendants_that_end_meanwhile_are_left_out() {
     if !may_read() || !need::programs(&["python3"]) {
         return;
     }
     let mut command = Command::new("python3");
-    let mut parent = Parent(command.args(["-c", PARENT]).stdout(Stdio::piped()).spawn().unwrap());
+    let mut parent = Mortal(command.args(["-c", PARENT]).stdout(Stdio::piped()).spawn().unwrap());
     BufReader::new(parent.0.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     let pid = parent.0.id().to_string();
     patience::wait_for("a child that ends while it is looked at", || {

@@ -114,16 +114,8 @@ fn others_go_on() -> bool {
 
 /// Starts the thread that waits; false if there can be none.
 fn start_waiting() -> bool {
-    let (mut attr, mut thread) = (MaybeUninit::uninit(), 0);
-    let attr = attr.as_mut_ptr();
-    // SAFETY: the attributes are initialised by the first call.
-    unsafe {
-        libc::pthread_attr_init(attr);
-        libc::pthread_attr_setdetachstate(attr, libc::PTHREAD_CREATE_DETACHED);
-        let error = create(&raw mut thread, attr, wait, ptr::null_mut());
-        libc::pthread_attr_destroy(attr);
-        error == 0
-    }
+    // SAFETY: attributes that are initialised, and a place for the thread.
+    with_detached(|thread, attr| unsafe { create(thread, attr, wait, ptr::null_mut()) }) == 0
 }
 
 /// A thread like the program's: libc's `exit` runs the program's handlers in it.
@@ -274,17 +266,25 @@ pub unsafe extern "C" fn create_c11(thread: *mut pthread_t, function: Start, arg
     start(function, arg, |begin, package| unsafe { real(thread, begin, package) })
 }
 
-/// The attributes of a pager thread: detached, on the given stack. libc's part of the work only.
+/// Starts a pager thread: detached, on the given stack. libc's part of the work only.
 pub unsafe fn create_internal(stack: *mut c_void, len: usize, start: Start, arg: *mut c_void) -> c_int {
     let Some(real) = pthread_create::get() else { return libc::EAGAIN };
+    // SAFETY: attributes that are initialised, and a place for the thread; the stack is the caller's to give.
+    with_detached(|thread, attr| unsafe {
+        libc::pthread_attr_setstack(attr, stack, len);
+        real(thread, attr, start, arg)
+    })
+}
+
+/// Calls `create` with a place for a thread and the attributes of one that is detached; what it returns.
+fn with_detached(create: impl FnOnce(*mut pthread_t, *mut pthread_attr_t) -> c_int) -> c_int {
     let (mut attr, mut thread) = (MaybeUninit::uninit(), 0);
     let attr = attr.as_mut_ptr();
-    // SAFETY: the attributes are initialised by the first call, and the stack is the caller's to give.
+    // SAFETY: the first call initialises the attributes.
     unsafe {
         libc::pthread_attr_init(attr);
         libc::pthread_attr_setdetachstate(attr, libc::PTHREAD_CREATE_DETACHED);
-        libc::pthread_attr_setstack(attr, stack, len);
-        let error = real(&raw mut thread, attr, start, arg);
+        let error = create(&raw mut thread, attr);
         libc::pthread_attr_destroy(attr);
         error
     }

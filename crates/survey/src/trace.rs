@@ -81,8 +81,7 @@ pub fn parse(mut text: impl BufRead) -> Result<Vec<Operation>, ParseError> {
     let mut line = String::new();
     let mut next = |line: &mut String| {
         line.clear();
-        let read = text.by_ref().take(LONGEST).read_line(line);
-        read.map(|bytes| bytes as u64).map_err(|error| ParseError::Read(error.to_string()))
+        text.by_ref().take(LONGEST).read_line(line).map_err(|error| ParseError::Read(error.to_string()))
     };
     next(&mut line)?;
     if line.trim_end() != HEAD {
@@ -90,10 +89,10 @@ pub fn parse(mut text: impl BufRead) -> Result<Vec<Operation>, ParseError> {
     }
     let mut operations = Vec::new();
     for number in 2.. {
-        let bytes = next(&mut line)?;
+        next(&mut line)?;
         let wrong = |text: &str| ParseError::Line { line: number, text: text.chars().take(40).collect() };
         let Some(whole) = line.strip_suffix('\n') else {
-            if bytes == LONGEST {
+            if line.len() as u64 == LONGEST {
                 return Err(wrong(&line));
             }
             break;

@@ -8,6 +8,7 @@
 use super::options::Checked;
 use super::swap;
 use crate::failure::Failure;
+use ramfold_budget::extents::punch;
 use ramfold_budget::segment::{Segment, SlotId};
 use ramfold_budget::share::Joined;
 use rustix::fd::OwnedFd;
@@ -33,7 +34,7 @@ impl Budget {
     /// One of the run's own, which others may join if it `is_shared`.
     pub fn make(checked: &Checked<'_>, is_shared: bool) -> Result<Self, Failure> {
         let swap = swap::open(&checked.swap)?;
-        let made = Segment::create(checked.limit, checked.swap_size);
+        let made = Segment::create(checked.limit, checked.swap_size());
         let (segment_fd, segment) = made.map_err(|error| refused(&error))?;
         let mut budget = Self::over(segment, segment_fd, swap);
         budget.is_keeper = true;
@@ -98,7 +99,7 @@ impl Budget {
 
     fn give_back(&self, extent: u32) {
         if let Some(swap) = &self.swap {
-            swap::discard(swap, extent);
+            punch(swap, extent);
         }
     }
 }

@@ -136,8 +136,6 @@ pub struct Checked<'a> {
     pub limit: u64,
     /// Where written-back pages go, if the budget is the run's own.
     pub swap: Swap,
-    /// Bytes that the swap file may take.
-    pub swap_size: u64,
     /// Unless told otherwise, pages leave as the kernel allows.
     pub kernel_can_move: bool,
 }
@@ -146,20 +144,14 @@ impl<'a> Checked<'a> {
     /// Checks what the parser cannot. `joined`: the limit of the budget that the run has joined.
     pub fn new(options: &'a Options, joined: Option<u64>) -> Result<Self, Failure> {
         let limit = joined.or(options.memory).unwrap_or(0);
-        let least = size::display(MIN_LIMIT);
-        match joined {
-            Some(_) if limit < MIN_LIMIT => {
-                let why = "too small for a run to work in";
-                return Err(Failure::failed(format!(
-                    "--budget: {limit} bytes: {why} (share at least {least})"
-                )));
-            }
-            None if limit < MIN_LIMIT => {
-                return Err(Failure::usage(format!(
-                    "-m {limit}: too small to work in (give at least {least})"
-                )));
-            }
-            _ => {}
+        if limit < MIN_LIMIT {
+            let least = size::display(MIN_LIMIT);
+            return Err(match joined {
+                Some(_) => Failure::failed(format!(
+                    "--budget: {limit} bytes: too small for a run to work in (share at least {least})"
+                )),
+                None => Failure::usage(format!("-m {limit}: too small to work in (give at least {least})")),
+            });
         }
         let swap = if options.swap.as_os_str() == "none" {
             if options.swap_size.is_some() {
@@ -170,11 +162,15 @@ impl<'a> Checked<'a> {
             let size = options.swap_size.unwrap_or(limit.saturating_mul(SWAP_FACTOR));
             Swap::At { path: options.swap.clone(), size }
         };
-        let swap_size = match swap {
+        Ok(Self { options, limit, swap, kernel_can_move: true })
+    }
+
+    /// Bytes that the swap file may take.
+    pub fn swap_size(&self) -> u64 {
+        match self.swap {
             Swap::None => 0,
             Swap::At { size, .. } => size,
-        };
-        Ok(Self { options, limit, swap, swap_size, kernel_can_move: true })
+        }
     }
 }
 
@@ -197,7 +193,7 @@ impl Checked<'_> {
             duplicate_pages_enabled: !o.no_duplicates,
             ..ramfold::Config::default()
         };
-        let (swap_size, max_pool_percent) = (self.swap_size, o.max_pool_percent);
+        let (swap_size, max_pool_percent) = (self.swap_size(), o.max_pool_percent);
         Settings { swap_size, max_pool_percent, mode, store, ..Settings::new(self.limit) }
     }
 }
