@@ -2,7 +2,8 @@
 
 use ramfold_disk::attributes::request::Request;
 use ramfold_disk::face::{Disk, DiskError, Extent, ExtentKind};
-use std::io::{Read, Result, Write};
+use ramfold_disk::listen::Channel;
+use std::io::{IoSlice, Read, Result, Write};
 use std::sync::Mutex;
 
 /// Small enough to be hit, and not a number of whole pages.
@@ -37,6 +38,16 @@ impl Disk for Bytes {
         Ok(())
     }
 
+    fn lend(&self, offset: u64, len: u64, with: &mut dyn FnMut(&[&[u8]])) -> bool {
+        let is_lent = offset % 3 != 0;
+        self.with(offset, len, |bytes| {
+            if is_lent {
+                with(&bytes.chunks(1 + offset as usize % 5000).collect::<Vec<_>>());
+            }
+        });
+        is_lent
+    }
+
     fn fetch(&self, offset: u64, len: u64, (): &mut ()) -> std::result::Result<(), DiskError> {
         self.with(offset, len, |_| ());
         Ok(())
@@ -64,6 +75,16 @@ impl Disk for Bytes {
         self.with(offset, len, |_| ());
         let halves = [(len / 2, ExtentKind::Data), (len - len / 2, ExtentKind::Hole)];
         let _ = halves.into_iter().filter(|(len, _)| *len > 0).all(|(len, kind)| each(Extent { len, kind }));
+    }
+}
+
+impl Channel for Client<'_> {
+    const WRITES_NOW: bool = true;
+
+    /// Now and then a part.
+    fn write_now(&mut self, pieces: &[IoSlice<'_>]) -> usize {
+        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        len / (1 + self.0.len() % 3)
     }
 }
 

@@ -3,10 +3,13 @@
 //! An object in a zpool is verified and decompressed straight out of the pool, under the lock of the shard whose
 //! entry names it: no copy, and nothing can free it meanwhile. A tier is read without a lock; after that the
 //! entry is looked at again, and if it is another one, what was read may be anything and the load starts anew.
+//!
+//! Neighbours that lie in the pool as they are come together, under one lock ([`Store::load_run`]), or are not even
+//! copied ([`Store::lend`]). The price: who wants another page of the shard waits for up to 64 copies.
 
 use super::{Scratch, Store};
 use crate::entry::{Entry, State};
-use crate::index::Spot;
+use crate::index::{Shard, Spot};
 use crate::objects::{Corrupt, Scratches};
 use crate::page::{Page, fill};
 use crate::pools::Key;
@@ -32,9 +35,24 @@ impl Store {
     /// # Errors
     /// [`LoadError`]; then the contents of `page` are undefined.
     pub fn load(&self, key: Key, page: &mut Page, scratch: &mut Scratch) -> Result<(), LoadError> {
+        self.load_run(key, std::slice::from_mut(page), scratch).map(drop)
+    }
+
+    /// Loads the page stored under `key` into the first of `pages`, as [`Store::load`] does, and its neighbours into
+    /// those behind it while that takes no more than a copy each. Gives how many pages it loaded: one at least.
+    ///
+    /// # Errors
+    /// [`LoadError`], of the first page; then the contents of `pages` are undefined.
+    ///
+    /// # Panics
+    /// If `pages` is empty.
+    pub fn load_run(&self, key: Key, pages: &mut [Page], scratch: &mut Scratch) -> Result<usize, LoadError> {
         let spot = Spot::new(key);
+        let (page, behind) = pages.split_first_mut().expect("room for a page");
+        let after = |count: usize| Some(Key { index: key.index.wrapping_add(count as u64), ..key });
         let Scratch { codecs, packed, next, .. } = scratch;
-        let in_sequence = next.replace(Key { index: key.index.wrapping_add(1), ..key }) == Some(key);
+        let in_sequence = !behind.is_empty() || *next == Some(key);
+        *next = after(1);
         loop {
             let mut shard = self.index.lock(spot.shard());
             let Some((leaf, entry)) = shard.get(&spot) else {
@@ -55,16 +73,65 @@ impl Store {
                 shard.counts.loads += 1;
                 shard.counts.dense_loads += u64::from(self.is_dense(entry));
                 let old = self.keep_loaded(&mut shard, (leaf, spot.bit), entry, page);
+                let count = 1 + self.load_raw(&mut shard, (leaf, spot.bit + 1), behind, codecs);
                 drop(shard);
                 old.into_iter().for_each(|old| self.objects.release(old));
-                return Ok(());
+                *next = after(count);
+                return Ok(count);
             };
             drop(shard);
             let result = self.load_from_tier(object, page, packed, codecs);
             if self.still_there(&spot, entry, object, result.is_ok()) {
-                return result;
+                return result.map(|()| 1);
             }
         }
+    }
+
+    /// Loads the pages of a leaf from a bit on that lie in a zpool as they are, until one does not. Gives how many.
+    fn load_raw(
+        &self,
+        shard: &mut Shard,
+        (leaf, first): (u32, u32),
+        pages: &mut [Page],
+        codecs: &mut Scratches,
+    ) -> usize {
+        let mut count = 0;
+        for (bit, page) in (first..).zip(pages) {
+            let entries = shard.leaf(leaf);
+            let Some(entry) = entries.get(bit).filter(|entry| entry.in_pool() && entry.is_raw()) else {
+                break;
+            };
+            self.prefetch(entries.get(bit + 1));
+            if self.objects.unpack(entry, page, codecs).is_err() {
+                // Whoever loads this page for itself is told.
+                break;
+            }
+            shard.touch(leaf, bit);
+            count += 1;
+        }
+        shard.counts.loads += count as u64;
+        count
+    }
+
+    /// Lends the page stored under `key` and those behind it, `count` in all, to `with`, where they lie. False, and
+    /// nothing was lent, unless all lie in one zpool as they are, in one leaf and undamaged. They stay stored, and are
+    /// the most recently used.
+    ///
+    /// Contract of the caller: `with` takes no longer than copies of the pages, and does not call the store. Whoever
+    /// wants a page of the shard waits for it.
+    pub fn lend(&self, key: Key, count: usize, with: &mut dyn FnMut(&[&[u8]])) -> bool {
+        let spot = Spot::new(key);
+        let mut shard = self.index.lock(spot.shard());
+        let Some(leaf) = shard.find(&spot) else { return false };
+        let bits = || (spot.bit..).take(count);
+        let in_pool = |bit| shard.leaf(leaf).get(bit).filter(|entry| entry.in_pool());
+        let Some(entries) = bits().map(in_pool).collect::<Option<Vec<_>>>() else { return false };
+        let is_lent = self.objects.lend(&entries, with);
+        if is_lent {
+            bits().for_each(|bit| shard.touch(leaf, bit));
+            shard.counts.loads += count as u64;
+        }
+        is_lent
     }
 
     /// Has the processor fetch what the next load of a sequence will read, while it decompresses this page.

@@ -76,6 +76,11 @@ pub trait Zpool: Send + Sync + Debug {
     /// Lends the first `len` bytes of the object to `with`, once. `with` must not call the pool.
     fn read(&self, handle: Handle, len: usize, with: &mut dyn FnMut(&[u8]));
 
+    /// As [`Zpool::read`], of several objects at once. False if the pool does not do that; then nothing was lent.
+    fn read_together(&self, _handles: &[Handle], _len: usize, _with: &mut dyn FnMut(&[&[u8]])) -> bool {
+        false
+    }
+
     /// Pages of memory that the pool holds for objects now (its `zs_get_total_pages`): all that it has taken
     /// from the system and not given back, kept-in-reserve pages included.
     fn total_pages(&self) -> usize;

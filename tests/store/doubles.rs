@@ -274,6 +274,13 @@ impl Zpool for FaultyZpool {
         });
     }
 
+    fn read_together(&self, handles: &[Handle], len: usize, with: &mut dyn FnMut(&[&[u8]])) -> bool {
+        let mut copies = Vec::new();
+        handles.iter().for_each(|handle| self.read(*handle, len, &mut |bytes| copies.push(bytes.to_vec())));
+        with(&copies.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        true
+    }
+
     fn total_pages(&self) -> usize {
         self.inner.total_pages()
     }

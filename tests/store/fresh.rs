@@ -211,3 +211,91 @@ fn what_is_fetched_is_fresh_wherever_it_lay_as_long_as_there_may_be_more() {
     (0..80).for_each(|index| assert_eq!(bench.get(pool, index).unwrap(), small_page(index)));
     bench.store.check();
 }
+
+#[test]
+fn neighbours_that_lie_as_they_are_are_loaded_together() {
+    let (mut bench, pool) = bench(1 << 16, 1 << 10, None);
+    let numbers = |from: u64| (from..from + 100).filter(|number| number % 4 != 0);
+    for (index, number) in (10..85).zip(numbers(0)) {
+        bench.put(pool, index, &page(number)).unwrap();
+    }
+    let mut room = vec![[0; PAGE_SIZE]; 100];
+    let mut run = |bench: &mut Bench, index| {
+        let loads = bench.stat("loads");
+        let loaded = bench.store.load_run(Key { pool, object: 0, index }, &mut room, &mut bench.scratch);
+        assert_eq!(bench.stat("loads") - loads, *loaded.as_ref().unwrap_or(&0) as u64);
+        loaded.map(|count| room[..count].to_vec())
+    };
+    let pages = |from: usize, count| numbers(0).skip(from).take(count).map(page).collect::<Vec<_>>();
+    assert_eq!(run(&mut bench, 10).unwrap(), pages(0, 54), "to the end of a leaf");
+    assert_eq!(run(&mut bench, 64).unwrap(), pages(54, 21), "to where there are no more");
+    assert!(matches!(run(&mut bench, 85), Err(LoadError::Miss)));
+    // 20 has no place in the pool, and neither begins a run nor goes with one.
+    bench.put(pool, 20, &[7; PAGE_SIZE]).unwrap();
+    assert_eq!(run(&mut bench, 15).unwrap(), pages(5, 5));
+    assert_eq!(run(&mut bench, 20).unwrap()[0], [7; PAGE_SIZE]);
+    // Those that were loaded stay as they are for one sweep more.
+    bench.store.settle_fresh(1000, Which::Idle);
+    assert_eq!(run(&mut bench, 30).unwrap(), pages(20, 34));
+    bench.store.settle_fresh(1000, Which::Idle);
+    assert_eq!((bench.stat("fresh_pages"), run(&mut bench, 29).unwrap().len()), (34, 35));
+    bench.store.check();
+}
+
+#[test]
+fn a_damaged_page_ends_a_run_and_is_told_to_who_loads_it() {
+    let zpool = FaultyZpool::new("zsmalloc");
+    let codec = Arc::from(ramfold::codec::by_name("lz4").unwrap());
+    let mut bench = Bench::over(Store::from_parts(&Config::default(), codec, zpool.clone(), None));
+    bench.store.set_most_fresh(1 << 20);
+    let pool = bench.store.create_pool(PoolKind::Persistent, None);
+    (0..64).for_each(|index| bench.put(pool, index, &page(4 * index + 1)).unwrap());
+    zpool.damage.one_in.store(8, Relaxed);
+    let mut room = vec![[0; PAGE_SIZE]; 64];
+    let (mut index, mut runs, mut told) = (0, 0, 0);
+    while index < 64 {
+        let key = Key { pool, object: 0, index };
+        match bench.store.load_run(key, &mut room[..64 - index as usize], &mut bench.scratch) {
+            Ok(count) => {
+                assert!((index..).zip(&room[..count]).all(|(index, found)| *found == page(4 * index + 1)));
+                (index, runs) = (index + count as u64, runs + 1);
+            }
+            Err(LoadError::Corrupt(_)) => told += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(runs > 1, "none was damaged");
+    assert_eq!(bench.stat("checksum_fail"), told);
+    // Nor is it lent.
+    let lend = |from, count| bench.store.lend(Key { pool, object: 0, index: from }, count, &mut |_| ());
+    zpool.damage.one_in.store(1, Relaxed);
+    assert!(!lend(0, 1));
+    zpool.damage.one_in.store(0, Relaxed);
+    assert!(lend(0, 64) && lend(63, 1) && !lend(63, 2) && !lend(64, 1));
+}
+
+#[test]
+fn only_pages_that_lie_as_they_are_are_lent() {
+    let (mut bench, pool) = bench(1 << 16, 1 << 10, None);
+    (0..64).for_each(|index| bench.put(pool, index, &page(4 * index + 1)).unwrap());
+    let mut lent = Vec::new();
+    let key = |index| Key { pool, object: 0, index };
+    let loads = bench.stat("loads");
+    assert!(bench.store.lend(key(5), 40, &mut |pages| lent = pages.concat()));
+    assert_eq!(lent, (5..45).map(|index| page(4 * index + 1)).collect::<Vec<_>>().concat());
+    assert_eq!(bench.stat("loads") - loads, 40);
+    // Lent pages were used: the sweep that comes next leaves them.
+    bench.store.settle_fresh(1000, Which::Idle);
+    assert!(bench.store.lend(key(0), 64, &mut |_| ()));
+    bench.store.settle_fresh(1000, Which::Idle);
+    assert_eq!(bench.stat("fresh_pages"), 64);
+    settle_all(&bench.store);
+    assert!(!bench.store.lend(key(5), 1, &mut |_| panic!("it is compressed")));
+    bench.put(pool, 5, &[0; PAGE_SIZE]).unwrap();
+    assert!(!bench.store.lend(key(5), 1, &mut |_| panic!("it lies nowhere")));
+    // Such as do not compress stay as they are.
+    (10..12).for_each(|index| bench.put(pool, index, &page(4 * index + 3)).unwrap());
+    settle_all(&bench.store);
+    assert!(bench.store.lend(key(10), 2, &mut |pages| assert_eq!(pages[1], page(47))));
+    bench.store.check();
+}

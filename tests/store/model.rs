@@ -75,7 +75,8 @@ impl Model {
         let key = self.key();
         match self.random.below(100) {
             0..50 => self.store(key),
-            50..80 => self.load(key),
+            50..75 => self.load(key),
+            75..80 => self.lend(key),
             80..88 => {
                 let existed = self.bench.store.invalidate(key);
                 let expected = self.pages.remove(&key).is_some();
@@ -110,10 +111,17 @@ impl Model {
     }
 
     fn load(&mut self, key: Key) {
-        let mut found = [0; PAGE_SIZE];
+        let room = if self.random.below(2) == 0 { 1 } else { 1 + self.random.below(70) as usize };
+        let mut found = vec![[0; PAGE_SIZE]; room];
         let expected = self.pages.get(&key).copied();
-        match self.bench.store.load(key, &mut found, &mut self.bench.scratch) {
-            Ok(()) => assert_eq!(Some(found), expected.map(page), "{key:?}"),
+        match self.bench.store.load_run(key, &mut found, &mut self.bench.scratch) {
+            Ok(count) => {
+                assert!((1..=room).contains(&count));
+                for (index, found) in (key.index..).zip(&found[..count]) {
+                    let key = Key { index, ..key };
+                    assert_eq!(Some(*found), self.pages.get(&key).copied().map(page), "{key:?}");
+                }
+            }
             Err(LoadError::Miss) => {
                 assert!(expected.is_none() || key.pool.kind() == PoolKind::Ephemeral, "{key:?} is lost");
                 self.pages.remove(&key);
@@ -129,6 +137,24 @@ impl Model {
                 assert!(part.one_in.load(Relaxed) != 0 && expected.is_some(), "{key:?}: {why}");
             }
         }
+    }
+
+    fn lend(&mut self, key: Key) {
+        let count = 1 + self.random.below(8) as usize;
+        let expected: Vec<_> = (key.index..)
+            .take(count)
+            .map(|index| self.pages.get(&Key { index, ..key }).copied().map(page))
+            .collect();
+        let mut times = 0;
+        let is_lent = self.bench.store.lend(key, count, &mut |lent| {
+            times += 1;
+            assert!(
+                lent.iter()
+                    .map(|page| Some(*page))
+                    .eq(expected.iter().map(|page| Some(page.as_ref()?.as_slice())))
+            );
+        });
+        assert_eq!(times, u32::from(is_lent));
     }
 
     fn invalidate_range(&mut self, key: Key) {

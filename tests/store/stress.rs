@@ -2,7 +2,7 @@
 
 use crate::doubles::{MemoryTier, Random};
 use ramfold::tier::Tier;
-use ramfold::{Config, Key, LoadError, PAGE_SIZE, Page, PoolId, PoolKind, Stop, Store, Which};
+use ramfold::{Config, Key, LoadError, PAGE_SIZE, Page, PoolId, PoolKind, Scratch, Stop, Store, Which};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -53,11 +53,7 @@ fn work(store: &Store, of_all: [PoolId; 2], thread: u64, newest: &[AtomicU64], s
                     own.insert(key, stored);
                 }
             }
-            4..7 => match store.load(key, &mut page, &mut scratch) {
-                Ok(()) => assert_eq!(own.get(&key), Some(&page)),
-                Err(LoadError::Miss) => assert!(!own.contains_key(&key), "a page is lost"),
-                Err(error) => panic!("{error}"),
-            },
+            4..7 => read(store, key, &mut random, &mut scratch, &own),
             7 => match store.fetch(key, &mut page, &mut scratch) {
                 Ok(_) => assert!(own.contains_key(&key)),
                 Err(LoadError::Miss) => assert!(!own.contains_key(&key), "a page is lost"),
@@ -91,6 +87,23 @@ fn work(store: &Store, of_all: [PoolId; 2], thread: u64, newest: &[AtomicU64], s
         assert_eq!(page, *expected);
     }
     operations
+}
+
+/// Pages of a thread's own, some together: each is what it knows.
+fn read(store: &Store, key: Key, random: &mut Random, scratch: &mut Scratch, own: &HashMap<Key, Page>) {
+    let is_own = |index, found: &[u8]| own.get(&Key { index, ..key }).is_some_and(|page| page == found);
+    if random.below(5) == 0 {
+        let _ = store.lend(key, 1 + random.below(5) as usize, &mut |pages| {
+            assert!((key.index..).zip(pages).all(|(index, found)| is_own(index, found)));
+        });
+        return;
+    }
+    let mut pages = vec![[0; PAGE_SIZE]; 1 + random.below(20) as usize];
+    match store.load_run(key, &mut pages, scratch) {
+        Ok(count) => assert!((key.index..).zip(&pages[..count]).all(|(index, found)| is_own(index, found))),
+        Err(LoadError::Miss) => assert!(!own.contains_key(&key), "a page is lost"),
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// `count` pages from `key` on go to another place of the object and, the next time, back.

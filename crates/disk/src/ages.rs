@@ -53,12 +53,14 @@ impl Ages {
         Duration::from_nanos(coarse_ns().saturating_sub(self.began))
     }
 
-    /// Notes a use.
-    pub(crate) fn touch(&self, page: u64) {
-        let (top, middle, last) = split(page);
-        let branch = self.top[top].get_or_init(|| (0..FAN).map(|_| OnceLock::new()).collect());
-        let leaf = branch[middle].get_or_init(|| (0..FAN).map(|_| AtomicU32::new(0)).collect());
-        leaf[last].store(self.ticks(), Relaxed);
+    /// Notes a use of each page.
+    pub(crate) fn touch(&self, pages: Range<u64>) {
+        let now = self.ticks();
+        for (top, middle, last) in pages.map(split) {
+            let branch = self.top[top].get_or_init(|| (0..FAN).map(|_| OnceLock::new()).collect());
+            let leaf = branch[middle].get_or_init(|| (0..FAN).map(|_| AtomicU32::new(0)).collect());
+            leaf[last].store(now, Relaxed);
+        }
     }
 
     /// Forgets the pages: nothing is kept of them.
@@ -134,7 +136,7 @@ mod tests {
         let all = 0..MAX_PAGES;
         for page in [0, 1023, 1024, MAX_PAGES - 1] {
             assert_eq!(ages.of(page), None);
-            ages.touch(page);
+            ages.touch(page..page + 1);
             assert!(!ages.of(page).unwrap().is_idle);
         }
         ages.mark_idle(&all, Duration::from_secs(60));
@@ -142,7 +144,7 @@ mod tests {
         ages.mark_idle(&all, Duration::ZERO);
         assert!(ages.of(0).unwrap().is_idle && ages.of(MAX_PAGES - 1).unwrap().is_idle);
         assert_eq!(ages.of(1), None, "what was never used is not idle");
-        ages.touch(1024);
+        ages.touch(1024..1025);
         assert!(!ages.of(1024).unwrap().is_idle && ages.of(1023).unwrap().is_idle);
         ages.forget(&(1023..MAX_PAGES));
         assert!(ages.of(1023).is_none() && ages.of(MAX_PAGES - 1).is_none() && ages.of(0).is_some());

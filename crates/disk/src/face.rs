@@ -26,6 +26,13 @@ pub trait Disk: Send + Sync {
     /// [`DiskError::Io`].
     fn read(&self, offset: u64, out: &mut [u8], worker: &mut Self::Worker) -> Result<(), DiskError>;
 
+    /// Lends the bytes of the range to `with`, cut as they lie, if all of them lie in memory as they are. False if not:
+    /// then nothing was lent, and [`Disk::read`] reads them or tells why not. `with` takes no longer than a copy of the
+    /// range, and does not call the disk: others wait for it.
+    fn lend(&self, _offset: u64, _len: u64, _with: &mut dyn FnMut(&[&[u8]])) -> bool {
+        false
+    }
+
     /// Has what lies in the range near, as far as there is room for that: it will be read soon.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 use crate::awake::{Awake, SOCKET};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::net::sockopt;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
 use std::collections::HashMap;
 use std::fs::Permissions;
 use std::io::{self, IoSlice, Read, Write};
@@ -123,6 +123,17 @@ impl Drop for Listener {
     }
 }
 
+/// What a client is read from and written to.
+pub trait Channel: Read + Write {
+    /// Whether [`Channel::write_now`] does anything.
+    const WRITES_NOW: bool = false;
+
+    /// Writes of these pieces, in order, what goes out without a wait. Gives how many bytes went.
+    fn write_now(&mut self, _pieces: &[IoSlice<'_>]) -> usize {
+        0
+    }
+}
+
 /// A client's socket.
 #[derive(Debug)]
 pub enum Stream {
@@ -231,6 +242,16 @@ impl Write for Patient {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+impl Channel for Patient {
+    const WRITES_NOW: bool = true;
+
+    fn write_now(&mut self, pieces: &[IoSlice<'_>]) -> usize {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        // Why nothing went is told to who writes the rest.
+        sendmsg(&self.stream, pieces, &mut SendAncillaryBuffer::default(), flags).unwrap_or(0)
     }
 }
 

@@ -12,6 +12,7 @@ use ramfold_budget::member::Member;
 use ramfold_budget::pooled::Pooled;
 use std::fmt::Debug;
 use std::ops::Range;
+use std::slice::from_mut;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -173,19 +174,40 @@ impl Pages {
         Key { pool: self.pool, object: 0, index: page }
     }
 
-    /// Gives the page.
-    pub(crate) fn load(&self, number: u64, page: &mut Page, scratch: &mut Scratch) -> Result<(), DiskError> {
-        match self.member.store().load(self.key(number), page, scratch) {
-            Ok(()) => {
-                self.ages.touch(number);
-                Ok(())
-            }
-            Err(LoadError::Miss) => {
-                page.fill(0);
-                Ok(())
-            }
-            Err(_) => Err(DiskError::Io),
+    /// Gives pages that follow one another.
+    pub(crate) fn load(
+        &self,
+        first: u64,
+        mut pages: &mut [Page],
+        scratch: &mut Scratch,
+    ) -> Result<(), DiskError> {
+        let mut number = first;
+        while !pages.is_empty() {
+            let count = match self.member.store().load_run(self.key(number), pages, scratch) {
+                Ok(count) => {
+                    self.ages.touch(number..number + count as u64);
+                    count
+                }
+                Err(LoadError::Miss) => {
+                    pages[0].fill(0);
+                    1
+                }
+                Err(_) => return Err(DiskError::Io),
+            };
+            pages = &mut pages[count..];
+            number += count as u64;
         }
+        Ok(())
+    }
+
+    /// Lends pages that follow one another: see [`ramfold::Store::lend`].
+    pub(crate) fn lend(&self, pages: Range<u64>, with: &mut dyn FnMut(&[&[u8]])) -> bool {
+        let count = usize::try_from(pages.end - pages.start).unwrap_or(usize::MAX);
+        let is_lent = self.member.store().lend(self.key(pages.start), count, with);
+        if is_lent {
+            self.ages.touch(pages);
+        }
+        is_lent
     }
 
     /// Makes pages fresh, in order, while there may be more of them.
@@ -218,7 +240,7 @@ impl Pages {
         for _ in 0..TRIES {
             match store.store(self.key(number), page, scratch) {
                 Ok(()) => {
-                    self.ages.touch(number);
+                    self.ages.touch(number..number + 1);
                     self.mark(number);
                     self.member.enter(0);
                     return Ok(());
@@ -248,7 +270,7 @@ impl Pages {
         self.fits()?;
         let _alone = self.stripes.of(number);
         let Worker { scratch, page, .. } = worker;
-        self.load(number, page, scratch)?;
+        self.load(number, from_mut(page), scratch)?;
         change(page);
         self.store_alone(number, page, scratch)
     }

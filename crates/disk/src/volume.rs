@@ -1,11 +1,10 @@
-//! The disk: block requests over a store.
+//! The disk: block requests over a store. How a request is cut at pages is in [`parts`].
 //!
-//! A request is cut at pages. A whole page is stored from the caller's bytes and loaded into them. A part of a page is
-//! read, changed and stored, while nobody else changes it.
-//!
-//! Price: a part of a page costs a load and a store. Guarantee: what was written and acknowledged is read until it is
-//! written over, or the read fails; a write that fails leaves each page as it was or as it should be. The disk is
-//! volatile: it ends with its process, unless an image is kept of it ([`crate::image`]).
+//! Guarantee: what was written and acknowledged is read until it is written over, or the read fails; a write that fails
+//! leaves each page as it was or as it should be. The disk is volatile: it ends with its process, unless an image is
+//! kept of it ([`crate::image`]).
+
+mod parts;
 
 use crate::ages::{Age, MAX_PAGES};
 use crate::backing::Backing;
@@ -15,8 +14,9 @@ use crate::pages::Pages;
 pub use crate::pages::Worker;
 use crate::settler::{Bounds, Settler};
 use crate::shrinker::Shrinker;
+use parts::whole_pages;
 use ramfold::tier::Tier;
-use ramfold::{Config, PAGE_SIZE, Page, PageState};
+use ramfold::{Config, PAGE_SIZE, PageState};
 use ramfold_budget::member::Member;
 use ramfold_budget::pressure::Pressure;
 use ramfold_budget::segment::Segment;
@@ -361,75 +361,6 @@ fn budget(pool: u64) -> u64 {
     pool.saturating_add(pool / 32).saturating_add(16 << 20)
 }
 
-/// A part of a page: its number, and bytes within it.
-type Part = (u64, Range<usize>);
-
-/// The parts of pages that a range of the disk consists of.
-fn parts(offset: u64, len: u64) -> impl Iterator<Item = Part> {
-    let end = offset + len;
-    let mut at = offset;
-    std::iter::from_fn(move || {
-        let (number, from) = (at / PAGE, at % PAGE);
-        let to = (end - number * PAGE).min(PAGE);
-        at = number * PAGE + to;
-        // Both are at most a page.
-        #[allow(clippy::cast_possible_truncation)]
-        (from < to).then_some((number, from as usize..to as usize))
-    })
-}
-
-/// The pages that lie within a range as a whole.
-fn whole_pages(offset: u64, len: u64) -> Range<u64> {
-    let (first, end) = (offset.div_ceil(PAGE), (offset + len) / PAGE);
-    first..end.max(first)
-}
-
-/// Requests that lie on the disk.
-impl Volume {
-    fn read_parts(&self, offset: u64, mut out: &mut [u8], worker: &mut Worker) -> Result<(), DiskError> {
-        for (number, part) in parts(offset, out.len() as u64) {
-            let (here, rest) = out.split_at_mut(part.len());
-            out = rest;
-            let Worker { scratch, page, .. } = &mut *worker;
-            if let Ok(page) = <&mut Page>::try_from(&mut *here) {
-                self.pages.load(number, page, scratch)?;
-            } else {
-                self.pages.load(number, page, scratch)?;
-                here.copy_from_slice(&page[part]);
-            }
-        }
-        Ok(())
-    }
-
-    fn write_parts(&self, offset: u64, mut data: &[u8], worker: &mut Worker) -> Result<(), DiskError> {
-        for (number, part) in parts(offset, data.len() as u64) {
-            let (here, rest) = data.split_at(part.len());
-            data = rest;
-            if let Ok(page) = <&Page>::try_from(here) {
-                self.pages.store(number, page, &mut worker.scratch)?;
-            } else {
-                self.pages.change(number, worker, |page| page[part].copy_from_slice(here))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn zero_parts(&self, offset: u64, len: u64, worker: &mut Worker) -> Result<(), DiskError> {
-        let (whole, end) = (whole_pages(offset, len), offset + len);
-        let head = offset..(whole.start * PAGE).min(end);
-        let tail = (whole.end * PAGE).clamp(head.end, end)..end;
-        for (number, part) in
-            [head, tail].into_iter().flat_map(|range| parts(range.start, range.end - range.start))
-        {
-            if self.store().contains(self.pages.key(number)) {
-                self.pages.change(number, worker, |page| page[part].fill(0))?;
-            }
-        }
-        self.pages.forget(whole);
-        Ok(())
-    }
-}
-
 impl Disk for Volume {
     type Worker = Worker;
 
@@ -444,6 +375,12 @@ impl Disk for Volume {
     fn read(&self, offset: u64, out: &mut [u8], worker: &mut Worker) -> Result<(), DiskError> {
         let read = self.check(offset, out.len() as u64).and_then(|()| self.read_parts(offset, out, worker));
         Counts::note(&self.counts().failed_reads, read)
+    }
+
+    fn lend(&self, offset: u64, len: u64, with: &mut dyn FnMut(&[&[u8]])) -> bool {
+        let is_whole = offset.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
+        let end = offset.checked_add(len).filter(|end| is_whole && *end <= self.size());
+        end.is_some_and(|end| self.pages.lend(offset / PAGE..end / PAGE, with))
     }
 
     fn fetch(&self, offset: u64, len: u64, worker: &mut Worker) -> Result<(), DiskError> {
@@ -495,20 +432,5 @@ impl Disk for Volume {
         if piece.len > 0 {
             each(piece);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_range_is_cut_at_pages() {
-        let cut = |offset, len| parts(offset, len).collect::<Vec<_>>();
-        assert_eq!(cut(0, 4096), [(0, 0..4096)]);
-        assert_eq!(cut(100, 5000), [(0, 100..4096), (1, 0..1004)]);
-        assert_eq!(cut(8191, 2), [(1, 4095..4096), (2, 0..1)]);
-        assert_eq!((cut(5, 0), cut(4096, 0)), (vec![], vec![]));
-        assert_eq!((whole_pages(1, 8191), whole_pages(0, 8191), whole_pages(100, 50)), (1..2, 0..1, 1..1));
     }
 }

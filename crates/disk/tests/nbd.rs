@@ -2,11 +2,13 @@
 
 use proptest::prelude::*;
 use ramfold::{Config, PAGE_SIZE};
-use ramfold_disk::listen::{Patient, Stream};
+use ramfold_disk::face::Disk;
+use ramfold_disk::listen::{Channel, Patient, Stream};
 use ramfold_disk::nbd::serve_client;
 use ramfold_disk::volume::{Settings, Volume};
-use std::io::{self, Cursor, Read, Write};
+use std::io::{self, Cursor, IoSlice, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,13 +19,13 @@ fn disk() -> Volume {
     Volume::open(Settings { size: SIZE, mem_limit: None, store, backing: None }).unwrap()
 }
 
-/// A client that sends these bytes, and keeps what comes.
+/// A client that sends these bytes, and keeps what comes, and counts the pages that were lent to it.
 #[derive(Clone)]
-struct Client(Arc<Mutex<Cursor<Vec<u8>>>>, Arc<Mutex<Vec<u8>>>);
+struct Client(Arc<Mutex<Cursor<Vec<u8>>>>, Arc<Mutex<Vec<u8>>>, Arc<AtomicUsize>);
 
 impl Client {
     fn new(bytes: Vec<u8>) -> Self {
-        Self(Arc::new(Mutex::new(Cursor::new(bytes))), Arc::default())
+        Self(Arc::new(Mutex::new(Cursor::new(bytes))), Arc::default(), Arc::default())
     }
 
     /// What it got, and how it ended.
@@ -46,6 +48,20 @@ impl Write for Client {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// It takes at once what it has room for, which differs.
+impl Channel for Client {
+    const WRITES_NOW: bool = true;
+
+    fn write_now(&mut self, pieces: &[IoSlice<'_>]) -> usize {
+        self.2.fetch_add(pieces.len() - 1, Relaxed);
+        let mut kept = self.1.lock().unwrap();
+        let most = [usize::MAX, 0, 10, 4096 + 50, 100_000][kept.len() % 5];
+        let now: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).take(most).collect();
+        kept.extend_from_slice(&now);
+        now.len()
     }
 }
 
@@ -137,6 +153,43 @@ fn what_was_written_comes_back_in_each_framing() {
     assert!(got.ends_with(&[&100_u64.to_be_bytes()[..], &data].concat()));
 }
 
+/// What lies in memory as it is goes out from there, as far as the client takes it at once, and is the same.
+#[test]
+fn a_large_read_is_the_same_whether_its_pages_are_lent_or_copied() {
+    let disk = disk();
+    let mut seed = 1_u32;
+    let data: Vec<u8> = std::iter::repeat_with(|| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        // Half of each byte: it compresses.
+        (seed >> 28) as u8
+    })
+    .take(512 << 10)
+    .collect();
+    disk.write(0, &data, &mut disk.worker()).unwrap();
+    let pieces = [(0, 128), (128, 64), (60, 256), (0, 256), (256, 8), (192, 320), (380, 128), (4, 508)];
+    let reads: Vec<Vec<u8>> =
+        pieces.iter().map(|(offset, len)| request(0, 0, offset << 10, len << 10)).collect();
+    let read = |requests: &[Vec<u8>]| {
+        [hello(&[go()]), with_contexts(8)].map(|hello| {
+            let client = Client::new([hello, requests.concat(), request(2, 0, 0, 0)].concat());
+            let (got, end) = client.talk(&disk);
+            end.unwrap();
+            (got, client.2.load(Relaxed))
+        })
+    };
+    let lent = read(&reads);
+    disk.set_keeps_fresh(false);
+    while disk.store().settle_fresh(1000, ramfold::Which::All).pages > 0 {}
+    let copied = read(&reads);
+    for (lent, copied) in lent.iter().zip(&copied) {
+        assert!(lent.0 == copied.0);
+        assert_eq!(copied.1, 0);
+    }
+    // Those of 64 KiB and more that lie in one leaf of 256.
+    assert_eq!(lent[0].1, 32 + 16 + 64 + 32);
+    assert!(lent[0].0.windows(1 << 10).any(|found| found == &data[127 << 10..128 << 10]));
+}
+
 #[test]
 fn holes_are_told() {
     let disk = disk();
@@ -182,6 +235,7 @@ fn replies_do_not_wait_for_the_data_of_a_later_request() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         std::thread::scope(|scope| {
+            let ours = Patient::new(Stream::Unix(ours), Duration::from_secs(60));
             scope.spawn(|| serve_client(&disk, "disk", None, ours, |_| Ok(())));
             theirs.write_all(&[hello(&[go()]), request(3, 0, 0, 0), request(1, 0, 0, len)].concat()).unwrap();
             let mut got = [0; 4096];

@@ -435,6 +435,14 @@ impl Zpool for Zsmalloc {
         with(unsafe { std::slice::from_raw_parts(object, len) });
     }
 
+    fn read_together(&self, handles: &[Handle], len: usize, with: &mut dyn FnMut(&[&[u8]])) -> bool {
+        let pinned: Vec<_> = handles.iter().map(|handle| self.object(*handle, len)).collect();
+        // SAFETY: as in write: the bytes stay while they are pinned, and nobody writes them while they are lent.
+        let lend = |(_, object): &(Pinned<'_>, *mut u8)| unsafe { std::slice::from_raw_parts(*object, len) };
+        with(&pinned.iter().map(lend).collect::<Vec<_>>());
+        true
+    }
+
     fn total_pages(&self) -> usize {
         self.arena.held()
     }

@@ -5,7 +5,8 @@
 //! the front of a request whose end has no room behind it is moved, once in a few large requests, and a client has as
 //! much memory as its largest requests of late.
 
-use std::io::{self, ErrorKind, Read};
+use crate::listen::Channel;
+use std::io::{self, ErrorKind, IoSlice, Read};
 
 /// Bytes that have arrived.
 #[derive(Debug)]
@@ -103,6 +104,22 @@ impl Replies {
     pub(super) fn extend(&mut self, bytes: impl AsRef<[u8]>) {
         let bytes = bytes.as_ref();
         self.grow(bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Sends what there is, and these pages behind it, as far as it goes out without a wait. What is left is kept.
+    pub(super) fn send_behind(&mut self, pages: &[&[u8]], to: &mut impl Channel) {
+        let all = [self.as_slice()].into_iter().chain(pages.iter().copied());
+        let pieces: Vec<IoSlice<'_>> = all.map(IoSlice::new).collect();
+        let mut sent = to.write_now(&pieces);
+        let own = sent.min(self.len);
+        self.bytes.copy_within(own..self.len, 0);
+        self.len -= own;
+        sent -= own;
+        for page in pages {
+            let here = sent.min(page.len());
+            self.extend(&page[here..]);
+            sent -= here;
+        }
     }
 
     /// Takes back what was added after so many bytes.

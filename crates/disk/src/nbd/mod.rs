@@ -12,9 +12,9 @@ mod transmission;
 mod wire;
 
 use crate::face::Disk;
-use crate::listen::{Listener, Patient, Server, Stream};
+use crate::listen::{Channel, Listener, Patient, Server, Stream};
 use handshake::{End, Offered};
-use std::io::{self, Read, Write};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tls::Certificates;
@@ -54,7 +54,7 @@ pub fn serve<D: Disk + 'static>(
 ///
 /// # Errors
 /// The stream's; `InvalidData` for a client that speaks something else.
-pub fn serve_client<D: Disk, S: Read + Write>(
+pub fn serve_client<D: Disk, S: Channel>(
     disk: &D,
     name: &str,
     certificates: Option<&Certificates>,

@@ -14,7 +14,8 @@ use super::wire::{
     REQUEST_EXTENDED, chunk, command, flag,
 };
 use crate::face::{Disk, DiskError, Extent, ExtentKind};
-use std::io::{self, Read, Write};
+use crate::listen::Channel;
+use std::io;
 
 /// Bytes of a request's or a reply's data.
 pub const MOST_PAYLOAD: u32 = 32 << 20;
@@ -24,6 +25,8 @@ const INPUT: usize = 512 << 10;
 /// the server works on the next.
 const MOST_HELD: usize = 64 << 10;
 const BATCH: usize = 8;
+/// Fewest bytes of a read that are sent from where they lie. Smaller replies go out sooner in one write with others.
+const LENT: u64 = 64 << 10;
 /// Bytes of memory kept for replies.
 const BUFFER: usize = 256 << 10;
 /// Pieces, and bytes of the disk, that one reply to BLOCK_STATUS tells of.
@@ -101,7 +104,7 @@ struct Session<'a, D: Disk, S> {
 ///
 /// # Errors
 /// The stream's; `InvalidData` for what is no request.
-pub fn serve<D: Disk>(disk: &D, agreed: Agreed, stream: impl Read + Write) -> io::Result<()> {
+pub fn serve<D: Disk>(disk: &D, agreed: Agreed, stream: impl Channel) -> io::Result<()> {
     let stream = Input::new(stream, INPUT);
     let (worker, replies, payload) = (disk.worker(), Replies::default(), Vec::new());
     let mut session = Session { disk, worker, agreed, stream, replies, held: 0, payload };
@@ -118,7 +121,7 @@ fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-impl<D: Disk, S: Read + Write> Session<'_, D, S> {
+impl<D: Disk, S: Channel> Session<'_, D, S> {
     fn send(&mut self) -> io::Result<()> {
         self.stream.get_mut().write_all(self.replies.as_slice())?;
         self.replies.clear(BUFFER);
@@ -252,6 +255,9 @@ impl<D: Disk, S: Read + Write> Session<'_, D, S> {
             self.head(request, chunk::OFFSET_DATA, 8 + request.len);
             self.replies.extend(request.offset.to_be_bytes());
         }
+        if request.len >= LENT && self.lend(request) {
+            return Ok(());
+        }
         // It is at most 32 MiB.
         #[allow(clippy::cast_possible_truncation)]
         let data = self.replies.grow(request.len as usize);
@@ -260,6 +266,13 @@ impl<D: Disk, S: Read + Write> Session<'_, D, S> {
             self.replies.truncate(begin);
         }
         Ok(read?)
+    }
+
+    /// Sends the data of a read from where it lies, behind the replies that there are. False if it does not lie so.
+    fn lend(&mut self, request: Request) -> bool {
+        let (replies, stream) = (&mut self.replies, self.stream.get_mut());
+        S::WRITES_NOW
+            && self.disk.lend(request.offset, request.len, &mut |pages| replies.send_behind(pages, stream))
     }
 
     fn block_status(&mut self, request: Request) -> Result<(), Error> {
