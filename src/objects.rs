@@ -121,18 +121,29 @@ impl Objects {
         self.zpools.get(object.zpool()).read(object.handle(), object.len(), with);
     }
 
-    /// Lends pages that lie in one zpool as they are, if none is damaged and the zpool does that.
+    /// Lends pages that lie in one zpool as they are, and pages of zeros, if none is damaged and the zpool does that.
     pub(crate) fn lend(&self, pages: &[Entry], with: &mut dyn FnMut(&[&[u8]])) -> bool {
-        let Some(zpool) = pages.first().map(|page| page.zpool()) else { return false };
-        if pages.iter().any(|page| !page.is_raw() || page.zpool() != zpool) {
+        static ZEROS: Page = [0; PAGE_SIZE];
+        let is_zeros = |page: &Entry| page.state() == State::Same && page.filling() == 0;
+        let objects: Vec<Entry> = pages.iter().copied().filter(|page| !is_zeros(page)).collect();
+        if objects.iter().any(|page| !page.in_pool() || !page.is_raw()) {
             return false;
         }
-        let handles: Vec<Handle> = pages.iter().map(|page| page.handle()).collect();
+        let Some(zpool) = objects.first().map(|page| page.zpool()) else {
+            with(&vec![&ZEROS[..]; pages.len()]);
+            return true;
+        };
+        if objects.iter().any(|page| page.zpool() != zpool) {
+            return false;
+        }
+        let handles: Vec<Handle> = objects.iter().map(|page| page.handle()).collect();
         let mut are_whole = false;
         self.zpools.get(zpool).read_together(&handles, PAGE_SIZE, &mut |lent| {
-            are_whole = lent.iter().zip(pages).all(|(bytes, page)| low32(hash(bytes)) == page.sum());
+            are_whole = lent.iter().zip(&objects).all(|(bytes, page)| low32(hash(bytes)) == page.sum());
             if are_whole {
-                with(lent);
+                let mut lent = lent.iter().copied();
+                let of_page = |page| if is_zeros(page) { Some(&ZEROS[..]) } else { lent.next() };
+                with(&pages.iter().filter_map(of_page).collect::<Vec<_>>());
             }
         });
         are_whole

@@ -87,7 +87,8 @@ impl Store {
         }
     }
 
-    /// Loads the pages of a leaf from a bit on that lie in a zpool as they are, until one does not. Gives how many.
+    /// Loads the pages of a leaf from a bit on that lie in a zpool as they are, or nowhere, until one does not. Gives
+    /// how many.
     fn load_raw(
         &self,
         shard: &mut Shard,
@@ -98,11 +99,13 @@ impl Store {
         let mut count = 0;
         for (bit, page) in (first..).zip(pages) {
             let entries = shard.leaf(leaf);
-            let Some(entry) = entries.get(bit).filter(|entry| entry.in_pool() && entry.is_raw()) else {
-                break;
+            let is_near = |entry: &Entry| match entry.state() {
+                State::Pool | State::Writing => entry.is_raw(),
+                state => state == State::Same,
             };
+            let Some(entry) = entries.get(bit).filter(is_near) else { break };
             self.prefetch(entries.get(bit + 1));
-            if self.objects.unpack(entry, page, codecs).is_err() {
+            if self.load_here(entry, page, codecs).is_err() {
                 // Whoever loads this page for itself is told.
                 break;
             }
@@ -114,8 +117,8 @@ impl Store {
     }
 
     /// Lends the page stored under `key` and those behind it, `count` in all, to `with`, where they lie. False, and
-    /// nothing was lent, unless all lie in one zpool as they are, in one leaf and undamaged. They stay stored, and are
-    /// the most recently used.
+    /// nothing was lent, unless all lie in one zpool as they are, or are zeros, in one leaf and undamaged. They stay
+    /// stored, and are the most recently used.
     ///
     /// Contract of the caller: `with` takes no longer than copies of the pages, and does not call the store. Whoever
     /// wants a page of the shard waits for it.
@@ -124,8 +127,8 @@ impl Store {
         let mut shard = self.index.lock(spot.shard());
         let Some(leaf) = shard.find(&spot) else { return false };
         let bits = || (spot.bit..).take(count);
-        let in_pool = |bit| shard.leaf(leaf).get(bit).filter(|entry| entry.in_pool());
-        let Some(entries) = bits().map(in_pool).collect::<Option<Vec<_>>>() else { return false };
+        let entry = |bit| shard.leaf(leaf).get(bit);
+        let Some(entries) = bits().map(entry).collect::<Option<Vec<_>>>() else { return false };
         let is_lent = self.objects.lend(&entries, with);
         if is_lent {
             bits().for_each(|bit| shard.touch(leaf, bit));

@@ -230,10 +230,12 @@ fn neighbours_that_lie_as_they_are_are_loaded_together() {
     assert_eq!(run(&mut bench, 10).unwrap(), pages(0, 54), "to the end of a leaf");
     assert_eq!(run(&mut bench, 64).unwrap(), pages(54, 21), "to where there are no more");
     assert!(matches!(run(&mut bench, 85), Err(LoadError::Miss)));
-    // 20 has no place in the pool, and neither begins a run nor goes with one.
+    // 20 lies nowhere, and 25 is missing.
     bench.put(pool, 20, &[7; PAGE_SIZE]).unwrap();
-    assert_eq!(run(&mut bench, 15).unwrap(), pages(5, 5));
-    assert_eq!(run(&mut bench, 20).unwrap()[0], [7; PAGE_SIZE]);
+    bench.store.invalidate(Key { pool, object: 0, index: 25 });
+    let with_filled = [pages(5, 5), vec![[7; PAGE_SIZE]], pages(11, 4)].concat();
+    assert_eq!(run(&mut bench, 15).unwrap(), with_filled);
+    assert_eq!(run(&mut bench, 20).unwrap(), with_filled[5..]);
     // Those that were loaded stay as they are for one sweep more.
     bench.store.settle_fresh(1000, Which::Idle);
     assert_eq!(run(&mut bench, 30).unwrap(), pages(20, 34));
@@ -291,11 +293,16 @@ fn only_pages_that_lie_as_they_are_are_lent() {
     assert_eq!(bench.stat("fresh_pages"), 64);
     settle_all(&bench.store);
     assert!(!bench.store.lend(key(5), 1, &mut |_| panic!("it is compressed")));
-    bench.put(pool, 5, &[0; PAGE_SIZE]).unwrap();
+    bench.put(pool, 5, &[7; PAGE_SIZE]).unwrap();
     assert!(!bench.store.lend(key(5), 1, &mut |_| panic!("it lies nowhere")));
+    bench.put(pool, 6, &[0; PAGE_SIZE]).unwrap();
+    assert!(bench.store.lend(key(6), 1, &mut |pages| assert_eq!(pages, [[0; PAGE_SIZE]])));
     // Such as do not compress stay as they are.
-    (10..12).for_each(|index| bench.put(pool, index, &page(4 * index + 3)).unwrap());
+    (10..13).for_each(|index| bench.put(pool, index, &page(4 * index + 3)).unwrap());
+    bench.put(pool, 11, &[0; PAGE_SIZE]).unwrap();
     settle_all(&bench.store);
-    assert!(bench.store.lend(key(10), 2, &mut |pages| assert_eq!(pages[1], page(47))));
+    assert!(bench.store.lend(key(10), 3, &mut |pages| {
+        assert_eq!(pages, [page(43), [0; PAGE_SIZE], page(51)]);
+    }));
     bench.store.check();
 }

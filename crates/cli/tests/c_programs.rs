@@ -58,6 +58,7 @@ properties!(
     namespaces,
     other_clocks,
     own_malloc,
+    own_stat,
     own_stacks,
     pinned,
     pinned_writes,

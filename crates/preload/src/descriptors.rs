@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_uint};
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use ramfold_budget::fds::own_path;
 
@@ -26,7 +26,10 @@ unsafe extern "C" {
     static ramfold_carried: [AtomicI32; CARRIED];
 }
 
+/// Numbers of the pager's that the program is not to close.
 static PROTECTED: [AtomicI32; MOST] = [const { AtomicI32::new(-1) }; MOST];
+/// The pager's threads are being started in the child of a fork.
+static IS_NEW: AtomicBool = AtomicBool::new(false);
 
 /// Keeps the program from closing `fd`; false when there is no room to remember it.
 pub fn protect(fd: RawFd) -> bool {
@@ -148,7 +151,8 @@ fn raw_close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
 /// and no others: what the program closes by system calls of its own stays open here, and what it closes is not held
 /// open here. But for message queues: to close one here would take away what the program has asked to be told of it.
 pub fn take_own_table(kept: &[RawFd]) {
-    let kept = kept.iter().copied().chain(message_queues());
+    let asked = if IS_NEW.load(Ordering::Relaxed) { Vec::new() } else { message_queues() };
+    let kept = kept.iter().copied().chain(asked);
     let mut kept: Vec<c_uint> = kept.filter_map(|fd| c_uint::try_from(fd).ok()).collect();
     kept.sort_unstable();
     let Some(last) = kept.last() else { return };
@@ -163,6 +167,14 @@ pub fn take_own_table(kept: &[RawFd]) {
         }
         from = fd + 1;
     }
+}
+
+/// Calls `start` in a process that was just forked, and so has asked no queue to be told of anything.
+pub fn in_new_process<R>(start: impl FnOnce() -> R) -> R {
+    IS_NEW.store(true, Ordering::Relaxed);
+    let started = start();
+    IS_NEW.store(false, Ordering::Relaxed);
+    started
 }
 
 /// The program's descriptors of POSIX message queues: the kernel forgets a notification when its process closes any.

@@ -9,12 +9,23 @@
 //! program's threads as it was written; the keeper is outside of it, with the program's memory. A filter that is put by
 //! the program's own instructions is not seen, and one that it had from its parent is there before ramfold is.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::pager::is_guest;
 use crate::{deputy, gate, guests, tls};
+
+/// Copies of the process are filtered as it is.
+static IS_FILTERED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the program has put a filter: what is no system call of the program's may end it.
+pub fn is_filtered() -> bool {
+    IS_FILTERED.load(Ordering::Relaxed)
+}
 
 /// For clone.c: a filter is about to be put before the system calls of this thread, or of all.
 #[unsafe(no_mangle)]
 extern "C" fn ramfold_before_filter() {
+    IS_FILTERED.store(true, Ordering::Relaxed);
     if !tls::is_internal() && !is_guest() && guests::is_kept() {
         deputy::begin();
     }

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::sys::PAGE;
 use crate::tls::{self, Masked};
 use crate::{
-    brk, deputy, ending, gate, guests, internal, large, libc_data, libc_threads, management, pager, stack,
-    streams, threads,
+    brk, deputy, descriptors, ending, gate, guests, internal, large, libc_data, libc_threads, management,
+    pager, stack, streams, threads,
 };
 
 /// The fork that is under way has libc's list of streams. Between [`stop`] and its end.
@@ -104,7 +104,7 @@ fn go_on_in_child() {
     libc_threads::only_this_one();
     let pager = pager::pager();
     pager::internally(|| {
-        if let Err(error) = pager.after_fork_child() {
+        if let Err(error) = descriptors::in_new_process(|| pager.after_fork_child()) {
             ending::refuse(&error.to_string());
         }
     });

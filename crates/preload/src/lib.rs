@@ -15,6 +15,7 @@
 //! | pthread_create, thrd_create | their tables are not managed; threads are counted | threads.rs, libc_threads.rs |
 //! | `pthread_mutex_init`, syscall | the kernel waits for no page of a futex that it writes to | futexes.rs, clone.c |
 //! | fopen and its family | so do streams | streams.rs |
+//! | fopen | a program reads how many threads it has | own_stat.rs |
 //! | close, dup2, close_range, ... | the pager's descriptors stay open | descriptors.rs |
 //! | sigaction, signal, sysv_signal, sigset | what is away is in a core dump all the same | cores.rs |
 //! | unshare, setns | the kernel refuses some of it to a process with threads | namespaces.rs |
@@ -60,6 +61,7 @@ mod low;
 mod management;
 mod mappings;
 mod namespaces;
+mod own_stat;
 mod pager;
 mod real;
 mod request;

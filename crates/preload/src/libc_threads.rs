@@ -61,13 +61,27 @@ pub fn only_this_one() {
 
 /// Whether the process has another thread than this one and the pager's. Where /proc does not show this one: no.
 pub fn are_left() -> bool {
+    wait_for_beginners();
+    let this = running::own_tid();
+    let all = all();
+    all.contains(&this) && all.into_iter().any(|tid| tid != this && !is_pagers(tid) && lives(tid))
+}
+
+/// How many of the pager's threads are this process's.
+pub fn pagers() -> usize {
+    wait_for_beginners();
+    all().into_iter().filter(|tid| is_pagers(*tid)).count()
+}
+
+fn is_pagers(tid: u32) -> bool {
+    PAGERS.iter().any(|place| place.load(Ordering::Acquire) == tid)
+}
+
+/// Returns when each thread of the pager's that was started is entered.
+fn wait_for_beginners() {
     while BEGIN.load(Ordering::Acquire) > 0 {
         sleep(BEGINNING);
     }
-    let this = running::own_tid();
-    let is_pagers = |tid: u32| PAGERS.iter().any(|place| place.load(Ordering::Acquire) == tid);
-    let all = all();
-    all.contains(&this) && all.into_iter().any(|tid| tid != this && !is_pagers(tid) && lives(tid))
 }
 
 /// The process's threads.

@@ -7,6 +7,7 @@
 
 #include <mntent.h>
 #include <stdio.h>
+#include <unistd.h>
 #include <wchar.h>
 
 /* start/others.c. */
@@ -22,9 +23,23 @@ void *ramfold_behind(const char *name);
         return stream;                                                                \
     }
 
-STREAM(fopen, 1, (const char *path, const char *mode), (path, mode))
-STREAM(fopen64, 1, (const char *path, const char *mode), (path, mode))
+/* own_stat.rs */
+int ramfold_own_stat(const char *path, const char *mode);
+
 STREAM(fdopen, 1, (int fd, const char *mode), (fd, mode))
+
+/* A stream of the program's own /proc/PID/stat is of a copy. */
+#define OPENS(name)                                                                   \
+    STREAM(name, 1, (const char *path, const char *mode), (path, mode))               \
+    FILE *ramfold_open_##name(const char *path, const char *mode) {                   \
+        int copy = ramfold_own_stat(path, mode);                                      \
+        FILE *stream = copy < 0 ? NULL : ramfold_make_fdopen(copy, mode);             \
+        if (copy >= 0 && !stream) close(copy);                                        \
+        return stream ? stream : ramfold_make_##name(path, mode);                     \
+    }
+
+OPENS(fopen)
+OPENS(fopen64)
 STREAM(popen, 1, (const char *command, const char *mode), (command, mode))
 STREAM(tmpfile, 1, (void), ())
 STREAM(tmpfile64, 1, (void), ())

@@ -68,8 +68,8 @@ pub fn find() {
 }
 
 real::jump! {
-    fopen => ramfold_make_fopen,
-    fopen64 => ramfold_make_fopen64,
+    fopen => ramfold_open_fopen,
+    fopen64 => ramfold_open_fopen64,
     fdopen => ramfold_make_fdopen,
     // The first library's popen calls it.
     ramfold_popen => ramfold_make_popen,
