@@ -4,9 +4,9 @@
 //! /proc/self/stat (`warn_about_fork_with_threads` in `Modules/posixmodule.c`). So whoever opens this file as a stream,
 //! to read it, gets a copy in which the pager's threads are not counted.
 //!
-//! Price: the copy is of the moment of the fopen, and stays so for who reads it again. Guarantee: whatever else is opened,
-//! and what cannot be copied, is the file itself; so it is behind a filter of the program's. Not changed: `open`,
-//! /proc/self/status, the directory of threads.
+//! Price: the copy is of the moment of the fopen, and stays so for who reads it again. Guarantee: whatever else is
+//! opened, and what cannot be copied, is the file itself; so it is behind a filter of the program's. Not changed:
+//! `open`, /proc/self/status, the directory of threads.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{IntoRawFd, OwnedFd};
