@@ -62,6 +62,11 @@ pub enum Corrupt {
 /// The number of a zpool, and room in it.
 pub(crate) type Room = (usize, Handle);
 
+/// Whether these are the bytes that the object was stored with, by its checksum.
+pub(crate) fn is_whole(object: Entry, bytes: &[u8]) -> bool {
+    low32(hash(bytes)) == object.sum()
+}
+
 impl Objects {
     pub(crate) fn new(codec: Arc<dyn Codec>, zpool: Arc<dyn Zpool>, tier: Option<Arc<dyn Tier>>) -> Self {
         Self {
@@ -126,20 +131,17 @@ impl Objects {
         static ZEROS: Page = [0; PAGE_SIZE];
         let is_zeros = |page: &Entry| page.state() == State::Same && page.filling() == 0;
         let objects: Vec<Entry> = pages.iter().copied().filter(|page| !is_zeros(page)).collect();
-        if objects.iter().any(|page| !page.in_pool() || !page.is_raw()) {
-            return false;
-        }
-        let Some(zpool) = objects.first().map(|page| page.zpool()) else {
+        let Some(first) = objects.first() else {
             with(&vec![&ZEROS[..]; pages.len()]);
             return true;
         };
-        if objects.iter().any(|page| page.zpool() != zpool) {
+        if !objects.iter().all(|page| page.in_pool() && page.is_raw() && page.zpool() == first.zpool()) {
             return false;
         }
         let handles: Vec<Handle> = objects.iter().map(|page| page.handle()).collect();
         let mut are_whole = false;
-        self.zpools.get(zpool).read_together(&handles, PAGE_SIZE, &mut |lent| {
-            are_whole = lent.iter().zip(&objects).all(|(bytes, page)| low32(hash(bytes)) == page.sum());
+        self.zpools.get(first.zpool()).read_together(&handles, PAGE_SIZE, &mut |lent| {
+            are_whole = lent.iter().zip(&objects).all(|(bytes, page)| is_whole(*page, bytes));
             if are_whole {
                 let mut lent = lent.iter().copied();
                 let of_page = |page| if is_zeros(page) { Some(&ZEROS[..]) } else { lent.next() };
@@ -186,7 +188,7 @@ impl Objects {
             let codec = self.codecs.get(object.codec());
             codec.decompress(codecs.of(object.codec(), codec), bytes, page)
         };
-        if low32(hash(bytes)) != object.sum() {
+        if !is_whole(object, bytes) {
             return Err(Corrupt::Checksum);
         }
         restored.map_err(|_| Corrupt::Decompress)

@@ -22,7 +22,7 @@ use super::{Scratch, Store};
 use crate::bits::low32;
 use crate::entry::{Entry, State};
 use crate::index::{Leaf, Place, SHARDS, Shard, Spot};
-use crate::objects::{Packed, Scratches, hash};
+use crate::objects::{Packed, Scratches, hash, is_whole};
 use crate::page::{PAGE_SIZE, Page};
 use crate::pools::{Key, PoolId};
 use std::sync::Mutex;
@@ -269,7 +269,7 @@ impl Store {
     fn settle_page(&self, found: &Found, settler: &mut Settler) -> bool {
         let Settler { codecs, packed, page, .. } = settler;
         let &Found { key, marked } = found;
-        if low32(hash(page)) != marked.sum() {
+        if !is_whole(marked, page) {
             // A damaged page stays as it is: who loads it will be told.
             return self.exchange(key, marked, marked.huge(), |_, _, _| ());
         }

@@ -99,10 +99,7 @@ impl Store {
         let mut count = 0;
         for (bit, page) in (first..).zip(pages) {
             let entries = shard.leaf(leaf);
-            let is_near = |entry: &Entry| match entry.state() {
-                State::Pool | State::Writing => entry.is_raw(),
-                state => state == State::Same,
-            };
+            let is_near = |entry: &Entry| entry.state() == State::Same || entry.in_pool() && entry.is_raw();
             let Some(entry) = entries.get(bit).filter(is_near) else { break };
             self.prefetch(entries.get(bit + 1));
             if self.load_here(entry, page, codecs).is_err() {

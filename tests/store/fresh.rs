@@ -15,6 +15,16 @@ fn bench(pool_pages: u64, fresh_pages: u64, tier: Option<Arc<MemoryTier>>) -> (B
     (bench, pool)
 }
 
+/// With room for fresh pages, over a zpool that fails when told to.
+fn bench_over_faulty() -> (Bench, Arc<FaultyZpool>, PoolId) {
+    let zpool = FaultyZpool::new("zsmalloc");
+    let codec = Arc::from(ramfold::codec::by_name("lz4").unwrap());
+    let bench = Bench::over(Store::from_parts(&Config::default(), codec, zpool.clone(), None));
+    bench.store.set_most_fresh(1 << 20);
+    let pool = bench.store.create_pool(PoolKind::Persistent, None);
+    (bench, zpool, pool)
+}
+
 fn settle_all(store: &Store) -> u64 {
     std::iter::repeat_with(|| store.settle_fresh(7, Which::All).pages).take_while(|pages| *pages > 0).sum()
 }
@@ -43,11 +53,7 @@ fn a_page_is_compressed_when_it_was_left_alone_from_one_sweep_to_the_next() {
 
 #[test]
 fn a_fresh_page_is_stored_anew_in_its_place() {
-    let zpool = FaultyZpool::new("zsmalloc");
-    let codec = Arc::from(ramfold::codec::by_name("lz4").unwrap());
-    let mut bench = Bench::over(Store::from_parts(&Config::default(), codec, zpool.clone(), None));
-    bench.store.set_most_fresh(1 << 20);
-    let pool = bench.store.create_pool(PoolKind::Persistent, None);
+    let (mut bench, zpool, pool) = bench_over_faulty();
     bench.put(pool, 1, &page(1)).unwrap();
     // A zpool without memory refuses nothing that needs none.
     zpool.no_memory.one_in.store(1, Relaxed);
@@ -169,11 +175,7 @@ fn a_page_that_is_loaded_twice_between_two_sweeps_becomes_fresh() {
 
 #[test]
 fn a_page_that_is_damaged_while_it_is_fresh_is_told() {
-    let zpool = FaultyZpool::new("zsmalloc");
-    let codec = Arc::from(ramfold::codec::by_name("lz4").unwrap());
-    let mut bench = Bench::over(Store::from_parts(&Config::default(), codec, zpool.clone(), None));
-    bench.store.set_most_fresh(1 << 20);
-    let pool = bench.store.create_pool(PoolKind::Persistent, None);
+    let (mut bench, zpool, pool) = bench_over_faulty();
     (0..2).for_each(|index| bench.put(pool, index, &small_page(index)).unwrap());
     zpool.damage.nth.store(1, Relaxed);
     assert!(bench.get(pool, 0).is_err(), "by a load");
@@ -215,8 +217,8 @@ fn what_is_fetched_is_fresh_wherever_it_lay_as_long_as_there_may_be_more() {
 #[test]
 fn neighbours_that_lie_as_they_are_are_loaded_together() {
     let (mut bench, pool) = bench(1 << 16, 1 << 10, None);
-    let numbers = |from: u64| (from..from + 100).filter(|number| number % 4 != 0);
-    for (index, number) in (10..85).zip(numbers(0)) {
+    let numbers = || (0..100).filter(|number| number % 4 != 0);
+    for (index, number) in (10..85).zip(numbers()) {
         bench.put(pool, index, &page(number)).unwrap();
     }
     let mut room = vec![[0; PAGE_SIZE]; 100];
@@ -226,7 +228,7 @@ fn neighbours_that_lie_as_they_are_are_loaded_together() {
         assert_eq!(bench.stat("loads") - loads, *loaded.as_ref().unwrap_or(&0) as u64);
         loaded.map(|count| room[..count].to_vec())
     };
-    let pages = |from: usize, count| numbers(0).skip(from).take(count).map(page).collect::<Vec<_>>();
+    let pages = |from: usize, count| numbers().skip(from).take(count).map(page).collect::<Vec<_>>();
     assert_eq!(run(&mut bench, 10).unwrap(), pages(0, 54), "to the end of a leaf");
     assert_eq!(run(&mut bench, 64).unwrap(), pages(54, 21), "to where there are no more");
     assert!(matches!(run(&mut bench, 85), Err(LoadError::Miss)));
@@ -246,11 +248,7 @@ fn neighbours_that_lie_as_they_are_are_loaded_together() {
 
 #[test]
 fn a_damaged_page_ends_a_run_and_is_told_to_who_loads_it() {
-    let zpool = FaultyZpool::new("zsmalloc");
-    let codec = Arc::from(ramfold::codec::by_name("lz4").unwrap());
-    let mut bench = Bench::over(Store::from_parts(&Config::default(), codec, zpool.clone(), None));
-    bench.store.set_most_fresh(1 << 20);
-    let pool = bench.store.create_pool(PoolKind::Persistent, None);
+    let (mut bench, zpool, pool) = bench_over_faulty();
     (0..64).for_each(|index| bench.put(pool, index, &page(4 * index + 1)).unwrap());
     zpool.damage.one_in.store(8, Relaxed);
     let mut room = vec![[0; PAGE_SIZE]; 64];

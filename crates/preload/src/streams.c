@@ -28,7 +28,7 @@ int ramfold_own_stat(const char *path, const char *mode);
 
 STREAM(fdopen, 1, (int fd, const char *mode), (fd, mode))
 
-/* A stream of the program's own /proc/PID/stat is of a copy. */
+/* A stream of /proc/self/stat is of a copy. */
 #define OPENS(name)                                                                   \
     STREAM(name, 1, (const char *path, const char *mode), (path, mode))               \
     FILE *ramfold_open_##name(const char *path, const char *mode) {                   \
