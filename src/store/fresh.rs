@@ -166,6 +166,13 @@ impl Store {
         self.publish(spot, entry).map(|_| true)
     }
 
+    /// Stores a page that is one word again and again: as it is over a fresh page, which keeps its place beside its
+    /// neighbours, and as no more than the word elsewhere.
+    pub(super) fn store_same(&self, spot: &Spot, page: &Page, word: u64) -> Result<(), StoreError> {
+        let is_fresh = self.takes_fresh(spot.key.pool) && self.store_in_place(spot, page, low32(hash(page)));
+        if is_fresh { Ok(()) } else { self.publish(spot, Entry::same(word)).map(drop) }
+    }
+
     /// Writes the page over the one that is there, if that is fresh. Who reads it has the lock of the shard.
     fn store_in_place(&self, spot: &Spot, page: &Page, sum: u32) -> bool {
         let mut shard = self.index.lock(spot.shard());
@@ -272,6 +279,9 @@ impl Store {
         if !is_whole(marked, page) {
             // A damaged page stays as it is: who loads it will be told.
             return self.exchange(key, marked, marked.huge(), |_, _, _| ());
+        }
+        if let Some(word) = self.same_filling(page) {
+            return self.replace_fresh(found, Entry::same(word), None);
         }
         let spot = Spot::new(key);
         let Ok(packed) = self.pack(page, packed, codecs) else {

@@ -83,10 +83,8 @@ impl Store {
         if !self.knobs.enabled.load(Relaxed) {
             return Err(StoreError::Disabled);
         }
-        if self.knobs.same_filled.load(Relaxed)
-            && let Some(word) = same_filled(page)
-        {
-            return self.publish(spot, Entry::same(word)).map(drop);
+        if let Some(word) = self.same_filling(page) {
+            return self.store_same(spot, page, word);
         }
         self.index.prefetch(spot.shard());
         if self.takes_fresh(spot.key.pool) && self.store_fresh(spot, page)? {
@@ -99,6 +97,11 @@ impl Store {
         }
         let room = self.room(spot.key.pool, packed.bytes.len())?;
         self.publish(spot, self.objects.place(room, &packed)).map(drop)
+    }
+
+    /// The word that the page is filled with, if such pages are told from others.
+    pub(super) fn same_filling(&self, page: &Page) -> Option<u64> {
+        if self.knobs.same_filled.load(Relaxed) { same_filled(page) } else { None }
     }
 
     /// The bytes are placed before it is known whether they are needed: what the search looks at is far away as a rule,

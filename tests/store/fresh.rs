@@ -65,7 +65,29 @@ fn a_fresh_page_is_stored_anew_in_its_place() {
     }
     assert_eq!((zpool.live(), bench.stat("stores")), (1, 5));
     bench.put(pool, 1, &page(4)).unwrap();
+    assert_eq!((zpool.live(), bench.stat("stores")), (1, 6), "a page of one word as any other");
+    assert_eq!(bench.get(pool, 1).unwrap(), page(4));
+    settle_all(&bench.store);
     assert_eq!((zpool.live(), bench.stat("fresh_pages"), bench.stat("same_filled_pages")), (0, 0, 1));
+    assert_eq!(bench.get(pool, 1).unwrap(), page(4));
+    bench.store.check();
+}
+
+#[test]
+fn a_page_of_one_word_is_fresh_only_in_the_place_of_a_fresh_one() {
+    let (mut bench, pool) = bench(1000, 100, None);
+    (0..10).for_each(|index| bench.put(pool, index, &small_page(index)).unwrap());
+    settle_all(&bench.store);
+    (5..15).for_each(|index| bench.put(pool, index, &small_page(index)).unwrap());
+    assert_eq!((bench.stat("fresh_pages"), bench.stat("stored_pages")), (10, 15));
+    let filled = |index: u64| [u8::try_from(index).unwrap(); PAGE_SIZE];
+    (0..20).for_each(|index| bench.put(pool, index, &filled(index)).unwrap());
+    assert_eq!((bench.stat("fresh_pages"), bench.stat("same_filled_pages")), (10, 10));
+    (0..20).for_each(|index| assert_eq!(bench.get(pool, index).unwrap(), filled(index)));
+    assert_eq!(settle_all(&bench.store), 10);
+    assert_eq!((bench.stat("fresh_pages"), bench.stat("same_filled_pages")), (0, 20));
+    assert_eq!(bench.stat("compr_data_size"), 0);
+    (0..20).for_each(|index| assert_eq!(bench.get(pool, index).unwrap(), filled(index)));
     bench.store.check();
 }
 

@@ -4,6 +4,8 @@
 mod common;
 #[path = "doors/directory.rs"]
 mod directory;
+#[path = "shared/growing.rs"]
+mod growing;
 #[path = "doors/memory.rs"]
 mod memory_door;
 #[path = "doors/open.rs"]
@@ -12,14 +14,13 @@ mod open;
 mod run_beside;
 
 use common::patience::wait_for;
-use common::{Program, Ramfold, Running, memory, need};
+use common::{memory, need};
 use directory::Directory;
+use growing::Run;
 use memory_door::Memory;
 use ramfold::PAGE_SIZE;
 use run_beside::{Budget, block};
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,41 +28,6 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 64 * MIB;
 const PAGES_OF_MIB: u64 = MIB / PAGE_SIZE as u64;
-
-/// Takes so many MiB for each line that it reads, and says when it has gone over all that it has, twice.
-const PROGRAM: &str = "
-import os, sys
-data, digest = [], 0
-for line in sys.stdin:
-    data += [bytearray(os.urandom(1536) + bytes(2560)) for _ in range(int(line) * 256)]
-    for _ in range(2):
-        for block in data: block[7] = 1
-    print(len(data), flush=True)
-";
-
-/// The program under `ramfold run`.
-struct Run {
-    running: Running,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Run {
-    fn start() -> Self {
-        let ramfold = Ramfold::new(LIMIT, &["--swap-size", "1G"]);
-        let mut command = Program::new("beside", &["python3", "-c", PROGRAM]).command(Some(&ramfold));
-        let mut running = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
-        let (input, output) = (running.child.stdin.take().unwrap(), running.child.stdout.take().unwrap());
-        Self { running, input, output: BufReader::new(output) }
-    }
-
-    fn grow(&mut self, mib: u64) {
-        writeln!(self.input, "{mib}").unwrap();
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        assert!(line.trim().parse::<u64>().is_ok_and(|count| count > 0), "{line}");
-    }
-}
 
 /// Every 10 ms: what the run's processes have and what the doors hold, together. Gives the most.
 fn watch(run: u32, doors: impl Fn() -> u64 + Send + 'static) -> impl FnOnce() -> u64 {
@@ -89,9 +55,8 @@ fn doors_and_a_run_share_one_limit() {
     for file in 0..3 {
         fs::write(files.path().join(file.to_string()), directory::contents(file, 4 * MIB)).unwrap();
     }
-    let mut run = Run::start();
-    run.grow(1);
-    let program = run.running.child.id();
+    let mut run = Run::start(&["--strict", "-m", &LIMIT.to_string(), "--swap-size", "1G"]);
+    let program = run.pid();
     let budget = Budget::of(program);
     let disk = Memory::open(budget.member());
     let cache = Directory::open(budget.member(), files.path());

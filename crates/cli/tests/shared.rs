@@ -1,151 +1,32 @@
-//! One limit for several doors that are started one by one: `--share` and `--budget`.
+//! One limit for several doors that are started one by one: `--share` and `--budget` of disks and mounts, with each
+//! other and with a run. Runs among themselves are in `shared_runs.rs`.
 
 #[path = "shared/client.rs"]
 mod client;
 mod common;
+#[path = "shared/growing.rs"]
+mod growing;
+#[path = "shared/limit.rs"]
+mod limit;
 
 use client::Client;
 use common::patience::wait_for;
 use common::{memory, need};
+use growing::{Run, segment_of};
+use limit::{LIMIT, MIB, Running, Shared, assert_within, can_run, members, top, watch_beside};
 use ramfold::PAGE_SIZE;
-use ramfold_budget::segment::{Gauge, Segment};
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
-const MIB: u64 = 1 << 20;
-const LIMIT: u64 = 64 * MIB;
 /// Pages that a request of the tests' client has.
 const PIECE: u64 = 32;
 
-/// Takes so many MiB for each line that it reads, and says when it has gone over all that it has, twice.
-const PROGRAM: &str = "
-import os, sys
-data = []
-for line in sys.stdin:
-    data += [bytearray(os.urandom(1536) + bytes(2560)) for _ in range(int(line) * 256)]
-    for _ in range(2):
-        for block in data: block[7] = 1
-    print(len(data), flush=True)
-";
-
-/// A command that runs, until it is dropped.
-struct Running(Child);
-
-impl Running {
-    fn start(arguments: &[&str], input: Stdio, output: Stdio) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ramfold"));
-        Self(command.args(arguments).stdin(input).stdout(output).stderr(Stdio::null()).spawn().unwrap())
-    }
-
-    fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    fn signal(&self, signal: i32) {
-        // SAFETY: a plain system call; the child is not waited for yet.
-        unsafe { libc::kill(self.pid().cast_signed(), signal) };
-    }
-
-    fn stop(mut self) -> Option<i32> {
-        self.signal(libc::SIGTERM);
-        self.0.wait().unwrap().code()
-    }
-
-    /// Its part of the account: bytes of its pool.
-    fn pool(&self) -> u64 {
-        let segment = segment_of(self.pid());
-        let own = segment.processes().into_iter().find(|process| process.pid == self.pid());
-        own.map_or(0, |process| segment.gauge(process.slot, Gauge::Pool))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// The program under `ramfold run`.
-struct Run {
-    run: Running,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Run {
-    fn start(options: &[&str]) -> Self {
-        let program = ["--", "python3", "-c", PROGRAM];
-        let arguments = [&["run"], options, &program].concat();
-        let mut run = Running::start(&arguments, Stdio::piped(), Stdio::piped());
-        let (input, output) = (run.0.stdin.take().unwrap(), run.0.stdout.take().unwrap());
-        let mut started = Self { run, input, output: BufReader::new(output) };
-        started.grow(1);
-        started
-    }
-
-    fn grow(&mut self, mib: u64) {
-        writeln!(self.input, "{mib}").unwrap();
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        assert!(line.trim().parse::<u64>().is_ok_and(|count| count > 0), "{line}");
-    }
-
-    /// Bytes that the program has of the limit.
-    fn charged(&self) -> u64 {
-        let (program, segment) = (memory::only_child(self.run.pid()), segment_of(self.run.pid()));
-        let own = segment.processes().into_iter().find(|process| process.pid == program);
-        own.map_or(0, |process| segment.charged(process.slot))
-    }
-
-    /// The status of `ramfold run`, once the program has come to the end of its input.
-    fn end(self) -> Option<i32> {
-        let Self { mut run, input, .. } = self;
-        drop(input);
-        run.0.wait().unwrap().code()
-    }
-}
-
-/// A place, with a program that shares its limit there.
-struct Shared {
-    place: TempDir,
-    run: Run,
-}
-
 impl Shared {
-    fn start() -> Self {
-        let place = common::scratch();
-        let path = place.path().join("budget");
-        let limit = LIMIT.to_string();
-        let run = Run::start(&["-m", &limit, "--swap-size", "2G", "--share", path.to_str().unwrap()]);
-        Self { place, run }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.place.path().join(name)
-    }
-
-    fn pid(&self) -> u32 {
-        self.run.run.pid()
-    }
-
-    fn grow(&mut self, mib: u64) {
-        self.run.grow(mib);
-    }
-
-    /// Another such program, within the limit.
-    fn join(&self) -> Run {
-        Run::start(&["--budget", self.path("budget").to_str().unwrap()])
-    }
-
     fn disk(&self, name: &str, more: &[&str]) -> (Running, Client) {
         let (budget, socket) = (self.path("budget"), self.path(name));
         let options = ["disk", "--size", "256M", "--budget", budget.to_str().unwrap()];
@@ -160,13 +41,6 @@ fn start_disk(options: &[&str], socket: &Path) -> (Running, Client) {
     BufReader::new(disk.0.stdout.take().unwrap()).read_line(&mut uri).unwrap();
     assert!(uri.starts_with("nbd+unix"), "{uri}");
     (disk, Client::connect(socket))
-}
-
-fn segment_of(pid: u32) -> Segment {
-    let held = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten().map(|entry| entry.path());
-    let is_segment =
-        |path: &PathBuf| fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("ramfold-segment"));
-    Segment::open(held.into_iter().find(is_segment).unwrap().to_str().unwrap()).unwrap()
 }
 
 /// Bytes that compress to about two fifths.
@@ -199,39 +73,9 @@ fn check(client: &mut Client, mib: u64, version: u64) {
     }
 }
 
-/// Every 10 ms: the anonymous memory of these and their children together, and what the account says. Gives the most.
+/// See [`watch_beside`].
 fn watch(pids: [u32; 2]) -> impl FnOnce() -> (u64, u64) {
     watch_beside(pids[0], pids[1], segment_of(pids[1]))
-}
-
-fn watch_beside(run: u32, beside: u32, segment: Segment) -> impl FnOnce() -> (u64, u64) {
-    let ended = Arc::new(AtomicBool::new(false));
-    let most = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
-    let (seen, peaks) = (Arc::clone(&ended), Arc::clone(&most));
-    let thread = std::thread::spawn(move || {
-        while !seen.load(Ordering::Relaxed) {
-            let door = || memory::of_unrelated(beside);
-            peaks[0].fetch_max(memory::with_beside(run, door, LIMIT), Ordering::Relaxed);
-            peaks[1].fetch_max(segment.in_use(), Ordering::Relaxed);
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    });
-    move || {
-        ended.store(true, Ordering::Relaxed);
-        thread.join().unwrap();
-        (most[0].load(Ordering::Relaxed), most[1].load(Ordering::Relaxed))
-    }
-}
-
-/// The limit holds in what is seen from outside, but for the memory of `ramfold run` itself, and in the account.
-fn assert_within((real, account): (u64, u64)) {
-    println!("at most {} KiB real, {} KiB in the account, of {} KiB", real >> 10, account >> 10, LIMIT >> 10);
-    assert!(real <= LIMIT + 4 * MIB, "{} KiB of {}", real >> 10, LIMIT >> 10);
-    assert!(account <= LIMIT + MIB, "{} KiB of {}", account >> 10, LIMIT >> 10);
-}
-
-fn can_run() -> bool {
-    need::userfaultfd() && need::programs(&["python3"])
 }
 
 #[test]
@@ -309,51 +153,6 @@ fn a_mount_and_a_run_share_one_limit() {
     wait_for("the mount gives its place back", || segment_of(shared.pid()).living() == 1);
 }
 
-/// Memory goes to the run that works, and back; the first ends, in order or not, and the other goes on.
-#[test]
-fn two_runs_share_one_limit() {
-    if !can_run() {
-        return;
-    }
-    for signal in [None, Some(libc::SIGKILL)] {
-        let mut shared = Shared::start();
-        let mut joined = shared.join();
-        let segment = segment_of(joined.run.pid());
-        assert_eq!((segment.living(), segment.limit()), (2, LIMIT));
-        let programs = [shared.pid(), joined.run.pid()].map(memory::only_child);
-        let stop = watch_beside(programs[0], programs[1], segment_of(shared.pid()));
-        shared.grow(100);
-        let busy = shared.run.charged();
-        assert!(busy > LIMIT / 2, "the first has most of the memory: {} MiB", busy / MIB);
-        joined.grow(100);
-        wait_for("memory goes to the run that joined", || {
-            joined.grow(1);
-            joined.charged() > LIMIT / 2
-        });
-        wait_for("memory comes back", || {
-            shared.grow(1);
-            shared.run.charged() > LIMIT / 2
-        });
-        assert_within(stop());
-        assert_eq!(members(joined.run.pid()).len(), 2);
-        if let Some(signal) = signal {
-            let program = memory::only_child(shared.pid());
-            shared.run.run.signal(signal);
-            // SAFETY: a plain system call.
-            unsafe { libc::kill(program.cast_signed(), signal) };
-            drop(shared);
-        } else {
-            assert_eq!(shared.run.end(), Some(0));
-        }
-        wait_for("what the first had is taken back", || segment.living() == 1);
-        joined.grow(30);
-        assert!(joined.charged() > LIMIT * 3 / 4, "{} MiB", joined.charged() / MIB);
-        assert!(segment.in_use() <= LIMIT + MIB);
-        assert_eq!(joined.end(), Some(0));
-        assert_eq!(segment.living(), 0);
-    }
-}
-
 /// A run joins the limit of a disk, with its swap file.
 #[test]
 fn a_run_joins_a_disk() {
@@ -368,7 +167,7 @@ fn a_run_joins_a_disk() {
     let (disk, mut client) = start_disk(&disk, &place.path().join("disk.sock"));
     fill(&mut client, 200, 1);
     let mut joined = Run::start(&["--budget", budget]);
-    let program = memory::only_child(joined.run.pid());
+    let program = memory::only_child(joined.pid());
     let stop = watch_beside(disk.pid(), program, segment_of(disk.pid()));
     joined.grow(128);
     wait_for("memory goes from the idle disk to the run", || {
@@ -386,83 +185,6 @@ fn a_run_joins_a_disk() {
     assert_eq!(joined.end(), Some(0));
     wait_for("the run gives its place back", || segment_of(disk.pid()).living() == 1);
     assert_eq!(disk.stop(), Some(0));
-}
-
-/// What a run that joined has past the pager counts, and counts no longer once it is killed. It ends as its program.
-#[test]
-fn a_run_that_joined_answers_for_its_processes() {
-    if !can_run() {
-        return;
-    }
-    let shared = Shared::start();
-    let (budget, segment) = (shared.path("budget"), segment_of(shared.pid()));
-    let budget = budget.to_str().unwrap();
-    wait_for("the program alone is there", || segment.unmanaged() == 0);
-    let small = ["run", "--budget", budget, "--", "sleep", "1000"];
-    let small = Running::start(&small, Stdio::null(), Stdio::null());
-    wait_for("a process that is not managed counts", || segment.unmanaged() > 0);
-    let sleeps = memory::only_child(small.pid());
-    drop(small);
-    wait_for("it does not any more", || segment.unmanaged() == 0);
-    // SAFETY: a plain system call.
-    unsafe { libc::kill(sleeps.cast_signed(), libc::SIGKILL) };
-    let told = Command::new(env!("CARGO_BIN_EXE_ramfold"))
-        .args(["run", "--budget", budget, "--stats", "-", "--", "sh", "-c", "exit 3"])
-        .output()
-        .unwrap();
-    let stats = String::from_utf8_lossy(&told.stderr);
-    assert_eq!(told.status.code(), Some(3), "{stats}");
-    assert!(stats.contains("at most, of 64.0 MiB"), "{stats}");
-    assert_eq!(segment.living(), 1);
-}
-
-/// Without a swap file a run that joined ends as out of memory where the budget is full, with a line of its own.
-#[test]
-fn a_run_that_joined_is_killed_where_nothing_can_leave() {
-    if !can_run() {
-        return;
-    }
-    let place = common::scratch();
-    let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
-    let share = ["run", "-m", "32M", "--swap", "none", "--share", &path("budget"), "--", "sleep", "1000"];
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ramfold"));
-    let mut first = Running(command.args(share).stderr(Stdio::piped()).spawn().unwrap());
-    let mut others = first.0.stderr.take().unwrap();
-    wait_for("it is shared", || Path::new(&path("budget")).exists());
-    // Mapped at once: an allocation would fail while memory is short.
-    let program = "
-import mmap, random
-memory, page = mmap.mmap(-1, 80 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), random.randbytes(4096)
-for at in range(0, 80 << 20, 4096):
-    memory[at:at + 4096] = page
-    memory[at:at + 8] = at.to_bytes(8, 'little')
-print('all')
-";
-    let second = Command::new(env!("CARGO_BIN_EXE_ramfold"))
-        .args(["run", "--budget", &path("budget"), "--", "python3", "-c", program])
-        .output()
-        .unwrap();
-    let line = String::from_utf8_lossy(&second.stderr);
-    assert_eq!(second.status.code(), Some(137), "{line}");
-    assert!(line.lines().count() == 1 && line.starts_with("ramfold: out of memory"), "{line}");
-    first.signal(libc::SIGTERM);
-    first.0.wait().unwrap();
-    let mut told = String::new();
-    others.read_to_string(&mut told).unwrap();
-    assert_eq!(told, "", "the first tells nothing of it");
-}
-
-/// What `ramfold top` shows once.
-fn top(pid: u32) -> serde_json::Value {
-    let pid = pid.to_string();
-    let top = ["top", &pid, "--count", "1", "--interval", "0.1", "--json"];
-    let told = Command::new(env!("CARGO_BIN_EXE_ramfold")).args(top).output().unwrap();
-    serde_json::from_slice(&told.stdout).unwrap()
-}
-
-/// The processes that it shows.
-fn members(pid: u32) -> Vec<u64> {
-    top(pid)["living"].as_array().unwrap().iter().filter_map(|one| one["pid"].as_u64()).collect()
 }
 
 #[test]

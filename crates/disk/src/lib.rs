@@ -17,6 +17,9 @@ pub mod image;
 pub mod listen;
 pub mod nbd;
 mod pages;
+#[cfg(test)]
+#[path = "../tests/random/mod.rs"]
+mod random;
 mod settler;
 mod shrinker;
 mod stripes;

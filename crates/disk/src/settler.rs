@@ -218,6 +218,7 @@ fn is_taken(store: &Store, quarters: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::{bytes, random};
     use ramfold::{Config, Key, PAGE_SIZE, PoolKind};
 
     /// Pages that compress to a tenth and more of their size, in an order that nothing can foresee.
@@ -226,15 +227,11 @@ mod tests {
         let store = Store::new(&Config { recomp_algorithm: None, ..Config::default() }, None).unwrap();
         store.set_most_fresh(1 << 30);
         let (pool, mut scratch) = (store.create_pool(PoolKind::Persistent, None), store.scratch());
-        let mut seed = 1_u64;
-        let mut random = || {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            seed >> 33
-        };
+        let mut state = 1;
         for index in 0..8192 {
             let mut page = [0; PAGE_SIZE];
-            let len = usize::try_from(random()).unwrap() % 3000 + 400;
-            page[..len].fill_with(|| random().to_le_bytes()[2]);
+            let len = usize::try_from(random(&mut state)).unwrap() % 3000 + 400;
+            page.iter_mut().zip(bytes(index)).take(len).for_each(|(to, byte)| *to = byte);
             store.store(Key { pool, object: 0, index }, &page, &mut scratch).unwrap();
         }
         let (mut work, bounds) = (Work::new(), Bounds::new(0));

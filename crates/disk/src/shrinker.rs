@@ -54,6 +54,7 @@ impl Shrinker {
 mod tests {
     use super::*;
     use crate::face::Disk;
+    use crate::random::bytes;
     use crate::volume::{Settings, Volume};
     use ramfold::{Config, PAGE_SIZE};
     use std::fs;
@@ -72,11 +73,8 @@ mod tests {
     }
 
     fn noise(seed: u64) -> [u8; PAGE_SIZE] {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        std::array::from_fn(|_| {
-            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            state.to_le_bytes()[7]
-        })
+        let mut bytes = bytes(seed);
+        std::array::from_fn(|_| bytes.next().unwrap())
     }
 
     fn write(disk: &Volume, seed: u64) {

@@ -1,10 +1,13 @@
 //! The attributes of a disk: zram's words, zram's columns, and what they do.
 
+mod random;
+
 use ramfold::{Config, PAGE_SIZE};
 use ramfold_disk::attributes::request::{Attribute, Named, Request};
 use ramfold_disk::attributes::{AttributeError, Attributes};
 use ramfold_disk::face::{Disk, DiskError};
 use ramfold_disk::volume::{Settings, Volume, Worker};
+use random::bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -75,19 +78,9 @@ impl Fixture {
     }
 }
 
-fn random(seed: u64) -> impl Iterator<Item = u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    std::iter::repeat_with(move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()[3]
-    })
-}
-
 /// A page that does not compress.
 fn noise(seed: u64) -> Vec<u8> {
-    random(seed).take(PAGE_SIZE).collect()
+    bytes(seed).take(PAGE_SIZE).collect()
 }
 
 /// A page in which zstd finds more than lz4.
@@ -96,12 +89,12 @@ fn text(seed: u64) -> Vec<u8> {
 }
 
 fn letters(seed: u64, len: usize) -> Vec<u8> {
-    random(seed).take(len).map(|byte| b"etaoinsh"[usize::from(byte % 8)]).collect()
+    bytes(seed).take(len).map(|byte| b"etaoinsh"[usize::from(byte % 8)]).collect()
 }
 
 /// A page of lines that other pages have too, and a word of its own.
 fn prose(seed: u64) -> Vec<u8> {
-    let mut choice = random(seed);
+    let mut choice = bytes(seed);
     let mut page = seed.to_le_bytes().to_vec();
     while page.len() < PAGE_SIZE {
         let line = u64::from(choice.next().unwrap());

@@ -1,6 +1,7 @@
 //! A durable disk and power cuts: after each of the system calls by which its image changes, with any of the sectors on
 //! disk that were written since the last sync, and after an error of any of these calls.
 
+mod random;
 #[path = "durable/world.rs"]
 mod world;
 
@@ -11,6 +12,7 @@ use ramfold_disk::image::durable::{Durable, Settings};
 use ramfold_disk::image::format::ReadError;
 use ramfold_disk::image::{Image, OpenError};
 use ramfold_disk::volume::{self, Volume};
+use random::{bytes, random};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
@@ -118,13 +120,6 @@ impl Calls for Recorder {
     }
 }
 
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 fn volume() -> Volume {
     let store = Config { recomp_algorithm: None, ..Config::default() };
     Volume::open(volume::Settings { size: PAGES * PAGE, mem_limit: None, store, backing: None }).unwrap()
@@ -135,12 +130,11 @@ fn page(number: u64, version: u64) -> Vec<u8> {
     if version == 0 {
         return vec![0; PAGE_SIZE];
     }
-    let mut state = version.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mask = [0xff, 1, 0][usize::try_from(version % 3).unwrap()];
     let word = (number << 32 | version).to_le_bytes();
-    let mut bytes: Vec<u8> = (0..PAGE_SIZE / 8).flat_map(|_| word).collect();
-    bytes.iter_mut().skip(8).for_each(|byte| *byte ^= random(&mut state).to_le_bytes()[3] & mask);
-    bytes
+    let mut page: Vec<u8> = (0..PAGE_SIZE / 8).flat_map(|_| word).collect();
+    page.iter_mut().skip(8).zip(bytes(version)).for_each(|(byte, noise)| *byte ^= noise & mask);
+    page
 }
 
 fn settings(least_log: u64) -> Settings {

@@ -1,11 +1,14 @@
 //! A backing that fails, at each of its writes in turn: no write that was accepted is lost, and no byte is wrong.
 
+mod random;
+
 use ramfold::tier::{ReadError, Slot, Tier, WriteError};
 use ramfold::{Config, PAGE_SIZE};
 use ramfold_disk::attributes::Attributes;
 use ramfold_disk::attributes::request::{Chosen, Kind, Setting};
 use ramfold_disk::face::{Disk, DiskError};
 use ramfold_disk::volume::{LEAST_MEMORY, Settings, Volume, Worker};
+use random::{bytes, random};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -61,16 +64,8 @@ impl Tier for Flaky {
     }
 }
 
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    std::iter::repeat_with(|| random(&mut state).to_le_bytes()[3]).take(len).collect()
+    bytes(seed).take(len).collect()
 }
 
 /// One thread's half of the disk, and the bytes that it must have.

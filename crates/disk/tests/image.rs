@@ -1,11 +1,14 @@
 //! Images: what is kept comes back, and what is not an image of this disk is refused and left as it is.
 
+mod random;
+
 use ramfold::codec::{NAMES, by_name};
 use ramfold::{Config, PAGE_SIZE, Page};
 use ramfold_disk::face::{Disk, DiskError, Extent};
 use ramfold_disk::image::format::{self, BODY, Header, HeaderError, ReadError, Writer};
 use ramfold_disk::image::{Image, OpenError, SaveError};
 use ramfold_disk::volume::{LEAST_MEMORY, Settings, Volume};
+use random::bytes;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -25,13 +28,8 @@ fn directory() -> tempfile::TempDir {
 }
 
 fn noise(seed: u64) -> Page {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    std::array::from_fn(|_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()[3]
-    })
+    let mut bytes = bytes(seed);
+    std::array::from_fn(|_| bytes.next().unwrap())
 }
 
 /// A page of each kind, in turn; None: nothing is written there.

@@ -1,11 +1,14 @@
 //! A disk against an array of bytes: any request at any offset, by several threads, with memory for all pages and with
 //! little of it over a backing file that fails now and then.
 
+mod random;
+
 use proptest::prelude::*;
 use ramfold::{Config, PAGE_SIZE};
 use ramfold_disk::attributes::{self, Attributes};
 use ramfold_disk::face::{Disk, DiskError, Extent, ExtentKind};
 use ramfold_disk::volume::{LEAST_MEMORY, Settings, Volume};
+use random::bytes;
 use std::fs::File;
 use std::sync::{Arc, LazyLock};
 use tempfile::TempDir;
@@ -80,13 +83,7 @@ fn request() -> impl Strategy<Value = Request> {
 
 /// Bytes that do not compress.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed | 1;
-    std::iter::repeat_with(|| {
-        state = state.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ seed;
-        state.to_le_bytes()[3]
-    })
-    .take(len)
-    .collect()
+    bytes(seed).take(len).collect()
 }
 
 /// Lines of a dozen.

@@ -9,8 +9,9 @@
 //! ext4 is the kernel's, on a loop device over nbdfuse (libnbd) over `ramfold disk`, which costs every side of
 //! ramfold's the same; the kernel's zram has a device of its own, and its figures are compared with themselves alone.
 //! The sides take turns, round by round. Beside the last rounds new disks of each kind have their first ones. Shown are
-//! medians over the first rounds, the last ones and those of the new disk, and the last as a part of the first and of
-//! the new disk's: the machine may have changed since the first, but not between an old disk and a new one.
+//! medians over the first rounds, the last ones and those of the new disk; the last as a part of the first; and the
+//! median of each of the last as a part of the new disk's beside it: the machine may have changed since the first, but
+//! hardly between an old disk's round and a new one's.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -39,7 +40,7 @@ struct Options {
     #[arg(long, default_value_t = 40)]
     rounds: usize,
     /// Rounds at the beginning and at the end that are compared
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 20)]
     compared: usize,
     /// Seconds of random reads and writes in a round
     #[arg(long, default_value_t = 1)]
@@ -307,11 +308,11 @@ fn table(old: &[Side], new: &[Side], compared: usize) -> String {
     for (side, new) in old.iter().zip(new) {
         for (name, of) in columns {
             let of_some = |rounds: &[Round]| median(rounds.iter().filter_map(of).collect());
-            let first = of_some(&side.rounds[..compared]);
-            let last = of_some(&side.rounds[side.rounds.len() - compared..]);
-            let all = first.zip(last).zip(of_some(&new.rounds));
-            if let Some(((first, last), new)) = all {
-                let (relative, young) = (last / first, last / new);
+            let last = &side.rounds[side.rounds.len() - compared..];
+            let pairs = last.iter().zip(&new.rounds).filter_map(|(last, new)| Some(of(last)? / of(new)?));
+            let all = of_some(&side.rounds[..compared]).zip(of_some(last)).zip(of_some(&new.rounds));
+            if let Some((((first, last), new), young)) = all.zip(median(pairs.collect())) {
+                let relative = last / first;
                 let _ = writeln!(
                     text,
                     "{:<16} {name:<20} {first:>10.1} {last:>10.1} {new:>10.1} {relative:>12.3} {young:>10.3}",

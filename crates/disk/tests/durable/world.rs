@@ -1,6 +1,6 @@
 //! What a power cut leaves of files: all that was synced, and any of the sectors that were written since.
 
-use super::{Call, PAGE, PAGES, Versions, page, random, volume};
+use super::{Call, PAGE, PAGES, Versions, page, random::random, volume};
 use ramfold::PAGE_SIZE;
 use ramfold_disk::face::Disk;
 use ramfold_disk::image::Image;
