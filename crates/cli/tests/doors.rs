@@ -13,38 +13,19 @@ mod open;
 #[path = "doors/run.rs"]
 mod run_beside;
 
+use common::memory::{self, Sampler};
+use common::need;
 use common::patience::wait_for;
-use common::{memory, need};
 use directory::Directory;
 use growing::Run;
 use memory_door::Memory;
 use ramfold::PAGE_SIZE;
 use run_beside::{Budget, block};
 use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 64 * MIB;
 const PAGES_OF_MIB: u64 = MIB / PAGE_SIZE as u64;
-
-/// Every 10 ms: what the run's processes have and what the doors hold, together. Gives the most.
-fn watch(run: u32, doors: impl Fn() -> u64 + Send + 'static) -> impl FnOnce() -> u64 {
-    let (ended, most) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let (seen, peak) = (Arc::clone(&ended), Arc::clone(&most));
-    let thread = std::thread::spawn(move || {
-        while !seen.load(Ordering::Relaxed) {
-            peak.fetch_max(memory::with_beside(run, &doors, LIMIT), Ordering::Relaxed);
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    });
-    move || {
-        ended.store(true, Ordering::Relaxed);
-        thread.join().unwrap();
-        most.load(Ordering::Relaxed)
-    }
-}
 
 #[test]
 fn doors_and_a_run_share_one_limit() {
@@ -61,7 +42,9 @@ fn doors_and_a_run_share_one_limit() {
     let disk = Memory::open(budget.member());
     let cache = Directory::open(budget.member(), files.path());
     let held = [disk.held(), cache.held()];
-    let stop = watch(program, move || held.iter().map(|held| held()).sum());
+    // What the run's processes have and what the doors hold, together.
+    let doors = move || held.iter().map(|held| held()).sum();
+    let together = Sampler::of(move || memory::with_beside(program, &doors, LIMIT));
 
     // The disk is busy: it has most of the memory.
     for number in 0..60 * PAGES_OF_MIB {
@@ -88,7 +71,7 @@ fn doors_and_a_run_share_one_limit() {
         disk.resident() > busy / 4
     });
     run.grow(8);
-    let most = stop();
+    let most = together.stop();
     // The memory of `ramfold run` itself is in the sum.
     assert!(most <= LIMIT + 4 * MIB, "{} KiB of {}", most >> 10, LIMIT >> 10);
     drop((disk, cache));

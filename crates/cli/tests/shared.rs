@@ -3,6 +3,7 @@
 
 #[path = "shared/client.rs"]
 mod client;
+mod command;
 mod common;
 #[path = "shared/growing.rs"]
 mod growing;
@@ -10,6 +11,7 @@ mod growing;
 mod limit;
 
 use client::Client;
+use command::{Outcome, command, finish, ramfold};
 use common::patience::wait_for;
 use common::{memory, need};
 use growing::{Run, segment_of};
@@ -20,7 +22,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Pages that a request of the tests' client has.
@@ -241,11 +243,9 @@ fn outlives(signal: i32) {
     check(&mut client, 200, 2);
     assert!(segment.in_use() <= 33 * MIB && memory::anonymous(second.pid()) <= 33 * MIB);
     assert_eq!(members(second.pid()), [u64::from(second.pid())]);
-    let told =
-        Command::new(env!("CARGO_BIN_EXE_ramfold")).args(join).arg("--unix").arg(path("4.sock")).output();
-    let told = told.unwrap();
-    assert_eq!(told.status.code(), Some(125), "nobody can join any more");
-    assert!(String::from_utf8_lossy(&told.stderr).contains("nobody shares a budget there"), "{told:?}");
+    let told = finish(command(&join).arg("--unix").arg(path("4.sock")));
+    assert_eq!(told.code, Some(125), "nobody can join any more");
+    assert!(told.stderr.contains("nobody shares a budget there"), "{told:?}");
     let left = fs::symlink_metadata(budget).is_ok_and(|at| at.file_type().is_socket());
     assert_eq!(left, signal == libc::SIGKILL, "left by who was killed, and by nobody else");
     let (again, _) = start_disk(&limit, &path("1.sock"));
@@ -275,8 +275,8 @@ fn members_change_what_they_may_have() {
         ["disk", "--size", "256M", "--backing-dev", "/var/tmp", "--budget", paths[2], "--name", &names[1]];
     let (disk, mut client) = start_disk(&disk, &place.path().join("disk.sock"));
     let ctl = |arguments: &[&str]| {
-        let done = Command::new(env!("CARGO_BIN_EXE_ramfold")).arg("ctl").args(arguments).output().unwrap();
-        assert!(done.status.success(), "{arguments:?}: {done:?}");
+        let done = finish(command(&["ctl"]).args(arguments));
+        assert_eq!(done.code, Some(0), "{arguments:?}: {done:?}");
     };
     fill(&mut client, 200, 1);
     assert!(disk.pool() > LIMIT / 2, "{} MiB", disk.pool() / MIB);
@@ -344,9 +344,8 @@ fn what_is_wrong_is_told_in_one_line() {
     let (file, budget, socket, none) = (path("file"), path("budget"), path("socket"), path("none"));
     fs::write(&file, "mine").unwrap();
     let told = |arguments: &[&str], code: i32, part: &str| {
-        let done = Command::new(env!("CARGO_BIN_EXE_ramfold")).args(arguments).output().unwrap();
-        let line = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert_eq!(done.status.code(), Some(code), "{arguments:?}: {line}");
+        let Outcome { code: status, stderr: line, .. } = ramfold(arguments);
+        assert_eq!(status, Some(code), "{arguments:?}: {line}");
         assert!(line.lines().count() == 1 && line.contains(part), "{arguments:?}: {line}");
     };
     let disk = ["disk", "--size", "16M", "--unix", &socket];

@@ -1,19 +1,21 @@
 //! One limit for several runs: `ramfold run --budget` joins what `ramfold run --share` offers. Memory goes to the run
 //! that works; each answers for its own processes, and ends alone.
 
+mod command;
 mod common;
 #[path = "shared/growing.rs"]
 mod growing;
 #[path = "shared/limit.rs"]
 mod limit;
 
+use command::{command, one_line, ramfold};
 use common::memory;
 use common::patience::wait_for;
 use growing::segment_of;
 use limit::{LIMIT, MIB, Running, Shared, assert_within, can_run, members, watch_beside};
 use std::io::Read as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Memory goes to the run that works, and back; the first ends, in order or not, and the other goes on.
 #[test]
@@ -61,7 +63,7 @@ fn two_runs_share_one_limit() {
     }
 }
 
-/// What a run that joined has past the pager counts, and counts no longer once it is killed. It ends as its program.
+/// What a run that joined has past the pager counts until it is killed. It ends as its program.
 #[test]
 fn a_run_that_joined_answers_for_its_processes() {
     if !can_run() {
@@ -79,13 +81,9 @@ fn a_run_that_joined_answers_for_its_processes() {
     wait_for("it does not any more", || segment.unmanaged() == 0);
     // SAFETY: a plain system call.
     unsafe { libc::kill(sleeps.cast_signed(), libc::SIGKILL) };
-    let told = Command::new(env!("CARGO_BIN_EXE_ramfold"))
-        .args(["run", "--budget", budget, "--stats", "-", "--", "sh", "-c", "exit 3"])
-        .output()
-        .unwrap();
-    let stats = String::from_utf8_lossy(&told.stderr);
-    assert_eq!(told.status.code(), Some(3), "{stats}");
-    assert!(stats.contains("at most, of 64.0 MiB"), "{stats}");
+    let told = ramfold(&["run", "--budget", budget, "--stats", "-", "--", "sh", "-c", "exit 3"]);
+    assert_eq!(told.code, Some(3), "{}", told.stderr);
+    assert!(told.stderr.contains("at most, of 64.0 MiB"), "{}", told.stderr);
     assert_eq!(segment.living(), 1);
 }
 
@@ -98,8 +96,7 @@ fn a_run_that_joined_is_killed_where_nothing_can_leave() {
     let place = common::scratch();
     let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
     let share = ["run", "-m", "32M", "--swap", "none", "--share", &path("budget"), "--", "sleep", "1000"];
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ramfold"));
-    let mut first = Running(command.args(share).stderr(Stdio::piped()).spawn().unwrap());
+    let mut first = Running(command(&share).stderr(Stdio::piped()).spawn().unwrap());
     let mut others = first.0.stderr.take().unwrap();
     wait_for("it is shared", || Path::new(&path("budget")).exists());
     // Mapped at once: an allocation would fail while memory is short.
@@ -111,13 +108,9 @@ for at in range(0, 80 << 20, 4096):
     memory[at:at + 8] = at.to_bytes(8, 'little')
 print('all')
 ";
-    let second = Command::new(env!("CARGO_BIN_EXE_ramfold"))
-        .args(["run", "--budget", &path("budget"), "--", "python3", "-c", program])
-        .output()
-        .unwrap();
-    let line = String::from_utf8_lossy(&second.stderr);
-    assert_eq!(second.status.code(), Some(137), "{line}");
-    assert!(line.lines().count() == 1 && line.starts_with("ramfold: out of memory"), "{line}");
+    let second = ramfold(&["run", "--budget", &path("budget"), "--", "python3", "-c", program]);
+    assert_eq!(second.code, Some(137), "{}", second.stderr);
+    assert!(one_line(&second.stderr).starts_with("ramfold: out of memory"), "{}", second.stderr);
     first.signal(libc::SIGTERM);
     first.0.wait().unwrap();
     let mut told = String::new();

@@ -21,20 +21,25 @@ pub struct Sampler {
 impl Sampler {
     /// Of the tree of `root`; see [`of_tree`] for `group` and `bound`.
     pub fn start(root: u32, group: Option<Arc<Cgroup>>, bound: u64) -> Self {
+        Self::of(move || of_tree(root, group.as_deref(), bound))
+    }
+
+    /// Of what `look` tells.
+    pub fn of(look: impl Fn() -> u64 + Send + 'static) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&ended);
-        let look = move || {
+        let watch = move || {
             let mut peak = 0;
             while !seen.load(Ordering::Relaxed) {
-                peak = peak.max(of_tree(root, group.as_deref(), bound));
+                peak = peak.max(look());
                 sleep(Duration::from_millis(10));
             }
             peak
         };
-        Self { ended, thread: spawn(look) }
+        Self { ended, thread: spawn(watch) }
     }
 
-    /// The highest sum that was seen, in bytes.
+    /// The highest number that was seen.
     pub fn stop(self) -> u64 {
         self.ended.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()

@@ -2,14 +2,13 @@
 
 #![allow(dead_code)] // each test binary uses its part
 
-use crate::common::{memory, need, scratch};
+use crate::command::{PATH, ramfold};
+use crate::common::memory::{self, Sampler};
+use crate::common::{need, scratch};
 use crate::growing::{Run, segment_of};
 use ramfold_budget::segment::{Gauge, Segment};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 use tempfile::TempDir;
 
 pub const MIB: u64 = 1 << 20;
@@ -20,7 +19,7 @@ pub struct Running(pub Child);
 
 impl Running {
     pub fn start(arguments: &[&str], input: Stdio, output: Stdio) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ramfold"));
+        let mut command = Command::new(PATH);
         Self(command.args(arguments).stdin(input).stdout(output).stderr(Stdio::null()).spawn().unwrap())
     }
 
@@ -88,22 +87,9 @@ impl Shared {
 
 /// Every 10 ms: the anonymous memory of these and their children together, and what the account says. Gives the most.
 pub fn watch_beside(run: u32, beside: u32, segment: Segment) -> impl FnOnce() -> (u64, u64) {
-    let ended = Arc::new(AtomicBool::new(false));
-    let most = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
-    let (seen, peaks) = (Arc::clone(&ended), Arc::clone(&most));
-    let thread = std::thread::spawn(move || {
-        while !seen.load(Ordering::Relaxed) {
-            let door = || memory::of_unrelated(beside);
-            peaks[0].fetch_max(memory::with_beside(run, door, LIMIT), Ordering::Relaxed);
-            peaks[1].fetch_max(segment.in_use(), Ordering::Relaxed);
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    });
-    move || {
-        ended.store(true, Ordering::Relaxed);
-        thread.join().unwrap();
-        (most[0].load(Ordering::Relaxed), most[1].load(Ordering::Relaxed))
-    }
+    let real = Sampler::of(move || memory::with_beside(run, || memory::of_unrelated(beside), LIMIT));
+    let account = Sampler::of(move || segment.in_use());
+    || (real.stop(), account.stop())
 }
 
 /// The limit holds in what is seen from outside, but for the memory of `ramfold run` itself, and in the account.
@@ -121,8 +107,7 @@ pub fn can_run() -> bool {
 pub fn top(pid: u32) -> serde_json::Value {
     let pid = pid.to_string();
     let top = ["top", &pid, "--count", "1", "--interval", "0.1", "--json"];
-    let told = Command::new(env!("CARGO_BIN_EXE_ramfold")).args(top).output().unwrap();
-    serde_json::from_slice(&told.stdout).unwrap()
+    serde_json::from_str(&ramfold(&top).stdout).unwrap()
 }
 
 /// The processes that it shows.
